@@ -269,6 +269,12 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/errors/sync-exception",
         source="spec browser.md, An exception",
         behaviour="An exception of the executor in sync mode is isError with its code.",
+        superseded_by="004/errors/sync-is-error",
+    ),
+    Requirement(
+        id="004/errors/sync-is-error",
+        source="spec browser.md, v2: A sync answer",
+        behaviour="A sync answer is the ended run; it is isError exactly where the run failed or was canceled, with errorCode and recoverHint beside `error`.",
     ),
     Requirement(
         id="004/errors/sync-exception-queryable",
@@ -279,6 +285,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/errors/template-says-failed",
         source="spec browser.md, An exception",
         behaviour="A template whose result says success=false makes the run failed and is not isError.",
+        superseded_by="004/errors/sync-is-error",
     ),
     Requirement(
         id="004/gate/shipped-policy",
@@ -585,6 +592,12 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/run/timeout-default",
         source="spec browser.md, Pool",
         behaviour="Without timeoutMs a run has 300000 ms.",
+        superseded_by="004/run/timeout-in-force",
+    ),
+    Requirement(
+        id="004/run/timeout-in-force",
+        source="spec browser.md, v2: Without timeoutMs",
+        behaviour="Without timeoutMs an async or auto run has asyncTimeoutMs and a sync run syncTimeoutMs; a sync run never has more.",
     ),
     Requirement(
         id="004/run/timeout-from-running",
@@ -609,7 +622,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     Requirement(
         id="004/run/mode-sync",
         source="seed 004 §4.1",
-        behaviour="Mode sync answers the ended run with its result.",
+        behaviour="Mode sync answers the ended run, with its result or its error.",
         divergence="A run that waits for a person is answered as async after MCP_HOLD_MS.",
     ),
     Requirement(

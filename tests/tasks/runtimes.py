@@ -255,6 +255,18 @@ async def run(
     return await toolset.call("run_task_template", arguments, call)
 
 
+async def fails(
+    toolset: Toolset, template_id: str, inputs: Mapping[str, Any] | None = None, **given: Any
+) -> Answer:
+    """The error of a run that must fail; the answer has its code and hint beside it."""
+    answer = await run(toolset, template_id, inputs, mode="sync", **given)
+    assert answer["status"] == "failed", answer
+    error: Answer = answer["error"]
+    assert answer["errorCode"] == error["errorCode"]
+    assert answer["recoverHint"] == error["recoverHint"]
+    return error
+
+
 async def get(toolset: Toolset, run_id: str) -> Answer:
     return await toolset.call("get_task_run", {"runId": run_id}, LOCAL)
 

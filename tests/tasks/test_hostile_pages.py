@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.batteries import chosen
 from tests.support.soak import soaking
-from tests.tasks.runtimes import a_toolset, get, run, until
+from tests.tasks.runtimes import a_toolset, fails, get, run, until
 from tests.tasks.site import Site
 from toolgate.browser import leftovers as stray_files
 from toolgate.browser.browser import Degraded, DownloadTooLarge, ExtractOptions, PageError
@@ -25,7 +25,6 @@ from toolgate.browser.system_browser import SystemBrowser
 from toolgate.core.enums import TaskCode, TaskStatus, TrustLevel
 from toolgate.core.errors import Misconfigured
 from toolgate.tasks.catalog import load_templates
-from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -525,8 +524,7 @@ async def test_without_a_browser_the_error_says_how_to_get_one(tmp_path: Path) -
     with pytest.raises(Misconfigured, match="CHROMIUM"):
         await browser.open(trust=TrustLevel.LOCAL)
     async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:
-        with pytest.raises(TaskFailed) as failed:
-            await run(toolset, "pdf_page", {"url": "http://127.0.0.1/"}, mode="sync")
-        assert failed.value.code is TaskCode.EXECUTION_ERROR
-        assert "CHROMIUM" in failed.value.error.message
+        failed = await fails(toolset, "pdf_page", {"url": "http://127.0.0.1/"})
+        assert failed["errorCode"] == TaskCode.EXECUTION_ERROR
+        assert "CHROMIUM" in failed["message"]
     await browser.close()

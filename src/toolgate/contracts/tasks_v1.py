@@ -14,7 +14,8 @@ from toolgate.contracts.wire import CamelWire, Code, Count, Id, Json, Text, Unix
 from toolgate.core.enums import LocatorMode, TaskCode, TaskMode, TaskStatus, TrustLevel
 
 MAX_TIMEOUT_MS: Final = 600_000
-DEFAULT_TIMEOUT_MS: Final = 300_000
+SYNC_TIMEOUT_MS: Final = 300_000
+ASYNC_TIMEOUT_MS: Final = 600_000
 AUTO_WAIT_MS: Final = 20_000
 AUTO_SYNC_URLS: Final = 10
 RUN_TTL_MS: Final = 1_800_000
@@ -28,8 +29,9 @@ MAX_LIST_LIMIT: Final = 1000
 TEMPLATE_VERSION: Final = "1.0.0"
 
 LIMITS: Final = {
-    "MAX_TIMEOUT_MS": "seed 004 §4.1: timeoutMs; asyncTimeoutMs of the runtime profile",
-    "DEFAULT_TIMEOUT_MS": "browser spec: from the start of running; syncTimeoutMs of the profile",
+    "MAX_TIMEOUT_MS": "seed 004 §4.1: timeoutMs",
+    "SYNC_TIMEOUT_MS": "seed 004 §4.5: the time of a sync run, from its start; more is cut to it",
+    "ASYNC_TIMEOUT_MS": "seed 004 §4.5: the time of an async or auto run without timeoutMs",
     "AUTO_WAIT_MS": "browser spec: an auto run that takes longer is answered as async",
     "AUTO_SYNC_URLS": "browser spec: a batch of more URLs starts async in mode auto",
     "RUN_TTL_MS": "seed 004 §4.1.1: how long a run, and its idempotencyKey, is kept after its end",
@@ -154,10 +156,12 @@ class Run(CamelWire):
 
 
 class FinishedRun(Run, kw_only=True):
-    """The answer of run_task_template in mode sync."""
+    """The answer of run_task_template in mode sync; the last two say what went wrong, as `error`."""
 
     mode: TaskMode
     deduplicated: bool
+    error_code: str | UnsetType = UNSET
+    recover_hint: str | UnsetType = UNSET
 
 
 class StartedRun(CamelWire):

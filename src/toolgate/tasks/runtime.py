@@ -34,7 +34,6 @@ from toolgate.tasks.secrets import Scrubber, without_secrets
 from toolgate.tasks.sessions import Sessions
 from toolgate.tasks.state import (
     OPERATOR,
-    TIMEOUT_DEFAULT_MS,
     Cancel,
     Fail,
     Finish,
@@ -81,9 +80,9 @@ class Submission:
     trust: TrustLevel
     sync: bool
     caller: Caller
+    timeout_ms: int
     in_call: bool = False  # the gate has let it in, in the call that it is part of
     session_id: str = ""
-    timeout_ms: int = TIMEOUT_DEFAULT_MS
     idempotency_key: str = ""
     client: str = ""
 

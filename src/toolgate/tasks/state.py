@@ -15,7 +15,6 @@ from toolgate.core.tools import Caller
 CHUNK_LIMIT: Final = 262_144  # seed 004 §4.5 artifactMaxChunkSize
 RUN_TTL_MS: Final = 30 * 60_000  # seed 004 §4.1.1
 ARTIFACT_TTL_MS: Final = 24 * 3_600_000  # seed 004 §4.5
-TIMEOUT_DEFAULT_MS: Final = 300_000
 AUTO_SYNC_URLS: Final = 10
 OPERATOR: Final = "operator"  # sees everyone's runs
 OPERATORS_CALLER: Final = Caller(device=OPERATOR, user=OPERATOR, role=OPERATOR, level=Level.WRITE)
