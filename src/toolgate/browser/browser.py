@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from toolgate.core.enums import LocatorMode, TrustLevel
 from toolgate.core.errors import ToolgateError
@@ -59,6 +59,15 @@ class ExtractOptions:
     max_elements: int = 50
     max_content_length: int = 4000
     digest: bool = False  # of all its text, however little of it is asked for
+    html: bool = False  # the document as it is now, for the extraction of its main text
+
+
+class DocumentAnswer(NamedTuple):
+    """A server's answer to a request for a tab's document."""
+
+    url: str
+    status: int
+    mime_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,15 @@ class Extract:
     degraded: Degraded | None = None
     download: "Download | None" = None
     digest: str = ""  # where it was asked for: the same for the same text
+    answers: tuple[DocumentAnswer, ...] = ()  # redirects, then that of the page; none of a file
+    html: str = ""  # where it was asked for, and not too large
+    is_empty: bool = False  # it shows nothing: no text, picture or control
+    signs: tuple[str, ...] = ()  # of a check for robots
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that the page came with; 0 where no server sent it."""
+        return self.answers[-1].status if self.answers else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +109,7 @@ class Locator:
 @dataclass(frozen=True, slots=True)
 class Download:
     name: str
-    mime_type: str
+    mime_type: str  # as the server says
     content: bytes
 
 

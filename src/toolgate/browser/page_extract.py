@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.browser.browser import Degraded, Extract, ExtractOptions, PageError
+from toolgate.browser.browser import Degraded, Extract, ExtractOptions, NavigationFailed, PageError
+from toolgate.browser.documents import TabDocuments
 from toolgate.contracts.wire import UNREADABLE
 
 WATCH: Final = files("toolgate.browser").joinpath("page_watch.js").read_text("utf-8")
@@ -26,6 +27,9 @@ class Looked(msgspec.Struct, rename="camel"):
     restless: bool
     status: int = 0
     digest: str = ""
+    html: str = ""
+    is_empty: bool = False
+    signs: tuple[str, ...] = ()
     page_info: msgspec.Raw = msgspec.Raw()
     content: msgspec.Raw = msgspec.Raw()
 
@@ -43,19 +47,26 @@ def decode_looked(said: Any) -> Looked:
         raise PageError("the page cannot be understood") from wrong
 
 
+ERROR_PAGE: Final = "chrome-error:"
+
+
 def argument_of(options: ExtractOptions, *, quiet_ms: int) -> dict[str, Any]:
     return {
         "pageInfo": options.page_info,
         "content": options.content,
         "sections": True,
         "digest": options.digest,
+        "html": options.html,
         "maxElements": options.max_elements,
         "maxContentLength": options.max_content_length,
         "quietMs": quiet_ms,
     }
 
 
-def extract_of(looked: Looked) -> Extract:
+def extract_of(looked: Looked, documents: TabDocuments) -> Extract:
+    """Raises NavigationFailed for the browser's own error page."""
+    if looked.url.startswith(ERROR_PAGE):
+        raise NavigationFailed("the page cannot be reached: the browser shows an error instead")
     return Extract(
         url=looked.url,
         title=looked.title,
@@ -65,6 +76,10 @@ def extract_of(looked: Looked) -> Extract:
         page_info=bytes(looked.page_info) or None,
         content=bytes(looked.content) or None,
         digest=looked.digest,
+        answers=documents.answers_to(looked.url),
+        html=looked.html,
+        is_empty=looked.is_empty,
+        signs=looked.signs,
     )
 
 

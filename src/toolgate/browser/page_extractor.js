@@ -52,6 +52,7 @@ async (options) => {
   const shown = (element) => !element.checkVisibility || element.checkVisibility({ visibilityProperty: true });
 
   // Text by the nearest block, in reading order, open shadow roots included.
+  let cutShort = false; // whether the last sections were not all
   const sections = (limit) => {
     const found = [];
     let left = limit;
@@ -92,6 +93,7 @@ async (options) => {
     const root = its("body") || its("documentElement");
     if (root) walk(root);
     flush();
+    cutShort = left <= 0 || looked >= WORST;
     return found;
   };
 
@@ -217,14 +219,13 @@ async (options) => {
   };
 
   if (options.quietMs) await parsed();
-  if (options.still && watch.framed) return "framed";
   await quiet();
-  if (options.still && watch.framed) return "framed"; // what it waits for will not come here
   // A picture or a drawing never has a body; else, this is between two documents.
   if (!its("body") && (its("contentType") === "text/html" || document.readyState !== "complete")) return "";
   const title = whole(cut(tidy(its("title") || ""), 500));
   const type = pageType();
   const text = options.content || options.pageInfo || options.sections ? sections(options.content ? options.maxContentLength : 1000) : [];
+  const truncated = cutShort;
   const digest = (words) => {
     let [one, other] = [0x811c9dc5, 0x41c6ce57];
     for (let at = 0; at < words.length; at++) {
@@ -233,11 +234,33 @@ async (options) => {
     }
     return `${words.length}-${one >>> 0}-${other >>> 0}`;
   };
+  const SHOWS = "img,svg,canvas,video,audio,embed,object,iframe,frame,input:not([type=hidden]),button,select,textarea";
+  const root = its("body") || its("documentElement");
+  const isEmpty = text.length === 0 && !root.querySelector(SHOWS) && !root.matches("svg,math");
+  const ROBOT_SIGNS = { challenge: "#challenge-form,#cf-challenge-running,#challenge-error-text,#px-captcha,#sec-if-cpt-container",
+    captcha: "iframe[src*='captcha'],.g-recaptcha,.h-captcha,.cf-turnstile,[id*='captcha' i] img" };
+  const signs = Object.keys(ROBOT_SIGNS).filter((sign) => document.querySelector(ROBOT_SIGNS[sign]));
+  const MOST_TEXT = 2e6; // characters; of a larger document no copy is made
+  const MOST_NODES = 60000;
+  const copied = () => {
+    if (document.getElementsByTagName("*").length > MOST_NODES) return "";
+    const texts = document.createTreeWalker(its("documentElement"), NodeFilter.SHOW_TEXT);
+    for (let size = 0, nodes = 0; texts.nextNode();) {
+      if (/^(SCRIPT|STYLE)$/.test(texts.currentNode.parentNode.nodeName)) continue;
+      size += texts.currentNode.data.length;
+      if (size > MOST_TEXT || nodes++ > MOST_NODES) return "";
+    }
+    const copy = document.implementation.createHTMLDocument("").importNode(its("documentElement"), true);
+    for (const one of copy.querySelectorAll("script:not([type='application/ld+json']),style,svg,link[rel=stylesheet]")) one.remove();
+    const html = copy.outerHTML;
+    return html.length > 2 * MOST_TEXT ? "" : whole(html);
+  };
   // Whether this page could go elsewhere by itself.
   const restless = scripted() || document.querySelector("meta[http-equiv=refresh i]") !== null;
   const navigation = performance.getEntriesByType("navigation")[0];
-  const answer = { restless, status: (navigation && navigation.responseStatus) || 0, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
+  const answer = { restless, isEmpty, signs, status: (navigation && navigation.responseStatus) || 0, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
   if (options.digest) answer.digest = digest(sections(1e6).map((section) => section.text).join("\n"));
+  if (options.html) answer.html = copied();
   const some = elements(options.pageInfo ? options.maxElements : 0);
   answer.elementCount = some.total;
   if (options.pageInfo) {
@@ -271,7 +294,10 @@ async (options) => {
       const src = image.currentSrc || image.src;
       if (/^https?:/.test(src)) images.push({ alt: whole(cut(tidy(image.alt || ""), 100)), src: whole(cut(src, 1000)) });
     }
-    answer.content = { title, sections: text, links, images, metadata };
+    answer.content = { title, sections: text, links, images, metadata, truncated };
+    const length = text.reduce((sum, section) => sum + section.text.length, 0);
+    const shownText = (its("body") || its("documentElement")).innerText;
+    answer.content.totalLength = truncated ? Math.max(length, (shownText || "").length) : length;
   }
   return written(answer);
 }

@@ -29,13 +29,13 @@ from toolgate.browser.chromium import (
     process_tree,
     resident_bytes,
 )
+from toolgate.browser.documents import DocumentGuard, Paused, TabDocuments
 from toolgate.browser.leftovers import end_strays
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.page_extract import WATCH
 from toolgate.browser.playwright.errors import translated, translating, within
 from toolgate.browser.playwright.tab import OpenPage, PlaywrightTab
 from toolgate.browser.proxy_verdicts import no_complaint
-from toolgate.browser.submissions import Paused, SubmissionGuard, TabGuard
 from toolgate.browser.tab_slots import TabSlots
 from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import ToolgateError, Unavailable
@@ -58,7 +58,7 @@ class _Generation:
 
     browser: "Browser"
     mark: str
-    submissions: SubmissionGuard
+    documents: DocumentGuard
     sessions: set["PlaywrightSession"] = field(default_factory=set)
     spares: dict[TrustLevel, list["BrowserContext"]] = field(default_factory=dict)
     retired: bool = False
@@ -240,7 +240,7 @@ class PlaywrightBrowser:
                         downloads_path=self.downloads,
                         timeout=LAUNCH_S * 1000,
                     )
-                    submissions = await self._guarded(browser)
+                    documents = await self._guarded(browser)
             except Exception as failed:
                 log.warning("browser_launch_failed error=%s", type(failed).__name__)
                 stale, self._playwright = self._playwright, None
@@ -255,27 +255,27 @@ class PlaywrightBrowser:
                     raise Unavailable("the browser is closed")
                 self.launches += 1
                 log.info("browser_started version=%s launches=%d", browser.version, self.launches)
-                return _Generation(browser, mark, submissions)
+                return _Generation(browser, mark, documents)
         raise AssertionError
 
-    async def _guarded(self, browser: "Browser") -> SubmissionGuard:
+    async def _guarded(self, browser: "Browser") -> DocumentGuard:
         cdp = await browser.new_browser_cdp_session()
-        submissions = SubmissionGuard(cdp.send, spawn=self.spawn)
+        documents = DocumentGuard(cdp.send, spawn=self.spawn)
         cdp.on(
             "Fetch.requestPaused",
-            lambda paused: submissions.paused(msgspec.convert(paused, Paused)),
+            lambda paused: documents.paused(msgspec.convert(paused, Paused)),
         )
 
         def created(event: dict[str, Any]) -> None:
             target = event["targetInfo"]
             if opener := target.get("openerId"):  # a pop-up
-                submissions.attached(target["targetId"], opener)
+                documents.attached(target["targetId"], opener)
 
         cdp.on("Target.targetCreated", created)
         pages = {"discover": True, "filter": [{"type": "page"}]}
         await cdp.send("Target.setDiscoverTargets", pages)
-        await submissions.enable()
-        return submissions
+        await documents.enable()
+        return documents
 
     async def _driver(self) -> "Playwright":
         if self._playwright is None:
@@ -358,7 +358,7 @@ class PlaywrightSession:
     async def tab(self, *, run_id: str, submits: bool = False) -> AsyncIterator["PlaywrightTab"]:
         async with self._room, self.owner.slots.slot(run_id), self._told_of_death():
             tab = self._idle_tab() or PlaywrightTab(self, await self.new_page())
-            tab.guard.submits = submits
+            tab.documents.submits = submits
             try:
                 yield tab
             except ToolgateError:
@@ -368,7 +368,7 @@ class PlaywrightSession:
                 tab.discard()  # stopped in the middle of something
                 raise
             finally:
-                tab.guard.submits = False
+                tab.documents.submits = False
             self._keep(tab)
 
     def reader(self, *, run_id: str) -> AbstractAsyncContextManager["PlaywrightTab"]:
@@ -409,17 +409,17 @@ class PlaywrightSession:
                 await cdp.send("Page.enable")  # says which file a download becomes, and of frames
                 target = (await cdp.send("Target.getTargetInfo"))["targetInfo"]["targetId"]
                 cdp.on("Page.frameAttached", self._frame_attached)
-                page.once("close", lambda _: self._generation.submissions.leave(target))
+                page.once("close", lambda _: self._generation.documents.leave(target))
                 if not self._media:
                     await cdp.send("Network.enable")
                     await cdp.send("Network.setBlockedURLs", {"urls": list(BLOCKED_MEDIA)})
                 return OpenPage(page, cdp, target)
 
-    def enter(self, target: str, guard: TabGuard) -> None:
-        self._generation.submissions.enter(target, guard)
+    def enter(self, target: str, documents: TabDocuments) -> None:
+        self._generation.documents.enter(target, documents)
 
     def _frame_attached(self, attached: dict[str, Any]) -> None:
-        self._generation.submissions.attached(attached["frameId"], attached["parentFrameId"])
+        self._generation.documents.attached(attached["frameId"], attached["parentFrameId"])
 
     async def _blank_page(self) -> "Page":
         async with self._making:

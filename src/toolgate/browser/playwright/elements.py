@@ -124,7 +124,7 @@ class PlaywrightElements:
         finally:
             for event, listener in heard.items():
                 page.remove_listener(event, listener)
-        self._page.guard.check()
+        self._page.documents.check()
 
     async def has(self, locator: Locator) -> bool:
         element = await self._look_for(locator, "any")

@@ -8,9 +8,9 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolgate.browser.browser import PageCrashed, PageError
+from toolgate.browser.documents import TabDocuments
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.playwright.errors import is_timeout, translated
-from toolgate.browser.submissions import TabGuard
 
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession, Frame, Page
@@ -24,10 +24,10 @@ class PlaywrightPage:
     """A tab's page; where the tab gets another, this is that one from then on."""
 
     def __init__(
-        self, page: "Page", cdp: "CDPSession", *, options: BrowserOptions, guard: TabGuard
+        self, page: "Page", cdp: "CDPSession", *, options: BrowserOptions, documents: TabDocuments
     ) -> None:
         self.options = options
-        self.guard = guard
+        self.documents = documents
         self.crashed = False
         self.question = ""  # the last that it asked
         self.committed = asyncio.Event()
@@ -41,7 +41,7 @@ class PlaywrightPage:
         cdp.on("Page.javascriptDialogOpening", self._on_dialog)
         cdp.on(
             "Page.frameRequestedNavigation",
-            lambda wanted: self.guard.requested(reason=wanted["reason"], url=wanted["url"]),
+            lambda wanted: self.documents.requested(reason=wanted["reason"], url=wanted["url"]),
         )
 
     async def comes(self, waiting: Awaitable[Any]) -> bool:
@@ -89,4 +89,4 @@ class PlaywrightPage:
     def _on_navigated(self, frame: "Frame") -> None:
         if frame.parent_frame is None and frame.page is self.raw:
             self.committed.set()
-            self.guard.arrive()
+            self.documents.arrive()

@@ -20,6 +20,7 @@ from toolgate.browser.browser import (
     PageError,
     Picture,
 )
+from toolgate.browser.documents import TabDocuments
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.page_extract import (
     EXTRACTOR,
@@ -43,7 +44,6 @@ from toolgate.browser.playwright.errors import (
 from toolgate.browser.playwright.page import PlaywrightPage
 from toolgate.browser.playwright.pictures import drawn
 from toolgate.browser.proxy_verdicts import PROXY_STATUS
-from toolgate.browser.submissions import TabGuard
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, CDPSession, Page, Response
@@ -70,7 +70,7 @@ class TabHome(Protocol):
 
     async def new_page(self) -> "OpenPage": ...
 
-    def enter(self, target: str, guard: TabGuard) -> None:
+    def enter(self, target: str, documents: TabDocuments) -> None:
         """Have the guard refuse what this page must not send."""
         ...
 
@@ -93,9 +93,11 @@ class PlaywrightTab:
             home.downloads, options=home.options, spawn=home.spawn
         )
         self.navigations = 0
-        self.guard = TabGuard()
-        home.enter(opened.target, self.guard)
-        self._page = PlaywrightPage(opened.page, opened.cdp, options=home.options, guard=self.guard)
+        self.documents = TabDocuments()
+        home.enter(opened.target, self.documents)
+        self._page = PlaywrightPage(
+            opened.page, opened.cdp, options=home.options, documents=self.documents
+        )
         self._hear_of_files(opened.page, opened.cdp)
         elements = PlaywrightElements(self._page)
         self.fill, self.click, self.press = elements.fill, elements.click, elements.press
@@ -128,8 +130,8 @@ class PlaywrightTab:
             await self._stop()
 
     def check_refused(self) -> None:
-        self._spent = self._spent or bool(self.guard.refused)
-        self.guard.check()
+        self._spent = self._spent or bool(self.documents.refused)
+        self.documents.check()
 
     async def read(self, url: str, options: ExtractOptions) -> Extract:
         try:
@@ -146,7 +148,7 @@ class PlaywrightTab:
         try:
             came = await self._go(url, soft_ms=budget.soft_ms, hard_ms=budget.navigation_ms)
         except IsDownload:
-            return await self._downloads.taken()
+            return await self._downloads.taken(tuple(self.documents.answers))
         if came:
             left = max(0.5, budget.soft_ms / 1000 - (loop.time() - self._went))
             quiet_ms = min(budget.quiet_ms, int(left * 500))
@@ -247,7 +249,7 @@ class PlaywrightTab:
             await self._leave()
         self._followed = not self._restless and self.navigations > 0
         self._page.committed.clear()
-        self.guard.leave()
+        self.documents.leave()
         self._downloads.expect()
         self._restless = True
         self.navigations += 1
@@ -279,7 +281,7 @@ class PlaywrightTab:
                 self._followed = False  # the page before went elsewhere in the same moment
                 await self._leave()
                 self._page.committed.clear()
-                self.guard.leave()
+                self.documents.leave()
                 return await self._goto(url, soft_ms)
             if not is_interrupted(failed):
                 raise
@@ -294,7 +296,7 @@ class PlaywrightTab:
                 raise self._page.noted(failed) from failed
             self._home.spawn(close_page(self._page.raw))
             opened = await self._home.new_page()
-            self._home.enter(opened.target, self.guard)
+            self._home.enter(opened.target, self.documents)
             self._page.attach(opened.page, opened.cdp)
             self._hear_of_files(opened.page, opened.cdp)
 
@@ -340,7 +342,7 @@ class PlaywrightTab:
                     if text:
                         looked = decode_looked(text)
                         self._restless = looked.restless
-                        return extract_of(looked)
+                        return extract_of(looked, self.documents)
                 await asyncio.sleep(0.02)
 
     async def _stop(self) -> None:

@@ -52,9 +52,9 @@ async def run(inputs: wire.LoginKeepSession, work: Work) -> TaskOutcome:
 
 async def _fill_in(tab: Tab, inputs: wire.LoginKeepSession, work: Work) -> None:
     fields, credentials = inputs.fields, inputs.credentials
-    names, guesses = _named(fields, "username", USERNAMES), _named(fields, "password", (PASSWORD,))
     work.step = "find the username field"
-    username = await _find(tab, names, work.step)
+    username = await _find(tab, _named(fields, "username", USERNAMES), work.step)
+    guesses = _named(fields, "password", (PASSWORD,))
     work.step = "fill in the username"
     await tab.fill(username, credentials.username, timeout_ms=FIND_MS)
     if not (await tab.has(guesses[0]) or await tab.has(PASSWORD)):  # the name alone comes first

@@ -1,8 +1,8 @@
-"""Refuses what a reading task must not send: navigations that are not GET, in any frame or pop-up.
+"""Each document that a browser asks for: refused where it would send a form, noted where it came.
 
-Chromium pauses each request for a document, redirects included, until the guard of its process has
-answered; a page has no way around that. A service worker would answer for its pages before the guard
-sees their requests, so none is installed. Requests that scripts make by themselves are not looked at.
+Chromium pauses every request for a document, redirects and answers included, until the guard of its
+process lets it go on; a page has no way around that. A service worker would answer for its pages before
+the guard sees their requests, so none is installed. What scripts request by themselves is not looked at.
 """
 
 import asyncio
@@ -13,36 +13,53 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from toolgate.browser.browser import NavigationRefused
+from toolgate.browser.browser import DocumentAnswer, NavigationRefused
 from toolgate.secrets.addresses import without_password
 
 log = logging.getLogger(__name__)
 
 PATTERNS: Final = [
-    {"urlPattern": "*", "resourceType": kind, "requestStage": "Request"}
-    for kind in ("Document", "Other")  # the script of a service worker is "Other"
+    {"urlPattern": "*", "resourceType": kind, "requestStage": stage}
+    for kind, stage in (
+        ("Document", "Request"),
+        ("Document", "Response"),
+        ("Other", "Request"),  # the script of a service worker, among others
+    )
 ]
 SAFE: Final = frozenset({"GET", "HEAD"})
+BY_POST: Final = "formSubmissionPost"  # a reason of Page.frameRequestedNavigation
 DEEPEST: Final = 20  # frames in frames and pop-ups of pop-ups; beyond, the tab is not looked for
 LONGEST_URL: Final = 300
-BY_POST: Final = "formSubmissionPost"  # a reason of Page.frameRequestedNavigation
+MOST_ANSWERS: Final = 30  # of one visit; Chromium follows 20 redirects
 
 
-class TabGuard:
-    """The part of the guard that one tab knows: may its run send forms, and what was refused."""
+class TabDocuments:
+    """The documents of one tab: whether its run may send forms, what was refused, what came."""
 
     def __init__(self) -> None:
         self.submits = False
         self.refused = ""  # the first navigation that was refused in this visit
+        self.answers: list[DocumentAnswer] = []  # of this visit, redirects among them
         self._arrived = False
 
     def leave(self) -> None:
         """A visit begins: until its page has come, the page before is still there."""
         self.refused = ""
+        self.answers = []
         self._arrived = False
 
     def arrive(self) -> None:
         self._arrived = True
+
+    def answered(self, answer: DocumentAnswer) -> None:
+        if len(self.answers) < MOST_ANSWERS:
+            self.answers.append(answer)
+
+    def answers_to(self, url: str) -> tuple[DocumentAnswer, ...]:
+        """All answers up to the one that the page at this URL came with; none if no server sent it."""
+        bare = url.partition("#")[0]
+        last = max((at for at, one in enumerate(self.answers) if one.url == bare), default=-1)
+        return tuple(self.answers[: last + 1])
 
     def requested(self, *, reason: str, url: str) -> None:
         """A frame of the page is about to navigate; its page says so before what it answers next."""
@@ -68,6 +85,11 @@ class Send(Protocol):
         ...
 
 
+class _Header(msgspec.Struct):
+    name: str
+    value: str
+
+
 class _Request(msgspec.Struct):
     method: str
     url: str
@@ -78,21 +100,35 @@ class Paused(msgspec.Struct, rename="camel"):
     request_id: str
     request: _Request
     frame_id: str = ""
+    response_status_code: int = 0  # none in a request that has not been sent
+    response_error_reason: str = ""
+    response_headers: list[_Header] = []
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.response_status_code or self.response_error_reason)
+
+    @property
+    def mime_type(self) -> str:
+        for header in self.response_headers:
+            if header.name.lower() == "content-type":
+                return header.value.partition(";")[0].strip().lower()
+        return ""
 
 
-class SubmissionGuard:
+class DocumentGuard:
     """The guard of one browser process."""
 
     def __init__(self, send: Send, *, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self._send = send
         self._spawn = spawn
-        self._tabs: dict[str, TabGuard] = {}  # by the id of the main frame
+        self._tabs: dict[str, TabDocuments] = {}  # by the id of the main frame
         self._parents: dict[str, str] = {}  # of frames, by their ids
 
     async def enable(self) -> None:
         await self._send("Fetch.enable", {"patterns": PATTERNS})
 
-    def enter(self, frame_id: str, tab: TabGuard) -> None:
+    def enter(self, frame_id: str, tab: TabDocuments) -> None:
         self._tabs[frame_id] = tab
 
     def leave(self, frame_id: str) -> None:
@@ -109,16 +145,19 @@ class SubmissionGuard:
         self._parents[frame_id] = parent_id
 
     def paused(self, paused: Paused) -> None:
+        if paused.response_status_code and (tab := self._tabs.get(paused.frame_id)) is not None:
+            url, status = paused.request.url, paused.response_status_code
+            tab.answered(DocumentAnswer(url, status, paused.mime_type))
         self._spawn(self._answer(paused))
 
     async def _answer(self, paused: Paused) -> None:
         refuse = _is_service_worker(paused.request)
-        if paused.request.method not in SAFE:
+        if paused.request.method not in SAFE and not paused.is_answered:
             tab = await self._tab_of(paused.frame_id)
             refuse = tab is None or not tab.submits
             if refuse:
                 what = spelt(paused.request.method, paused.request.url)
-                log.info("submission_refused request=%s", what)
+                log.info("submission_refused method=%s", paused.request.method)
                 if tab is not None:
                     tab.note(what)
         method = "Fetch.failRequest" if refuse else "Fetch.continueRequest"
@@ -126,7 +165,7 @@ class SubmissionGuard:
         with contextlib.suppress(Exception):  # its frame is gone, or the browser
             await self._send(method, {"requestId": paused.request_id, **how})
 
-    async def _tab_of(self, frame_id: str) -> TabGuard | None:
+    async def _tab_of(self, frame_id: str) -> TabDocuments | None:
         """The tab that a frame or a pop-up belongs to; None where that is not known."""
         for _ in range(DEEPEST):
             if not frame_id or frame_id in self._tabs:
@@ -153,4 +192,5 @@ def _is_service_worker(request: _Request) -> bool:
 
 
 def spelt(method: str, url: str) -> str:
-    return f"{method} {without_password(url)[:LONGEST_URL]}"
+    """A request for people; what follows the path may be a secret."""
+    return f"{method} {without_password(url).partition('?')[0][:LONGEST_URL]}"
