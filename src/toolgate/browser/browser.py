@@ -155,6 +155,11 @@ class Tab(Reader, Protocol):
     async def press(self, locator: Locator, key: str, *, timeout_ms: int) -> None: ...
 
     @property
+    def status(self) -> int:
+        """The HTTP status that the page came with; 0 where no server sent it."""
+        ...
+
+    @property
     def unanswered(self) -> str:
         """What the page asked upon the last click or key, was told no, and then stayed; else empty."""
         ...

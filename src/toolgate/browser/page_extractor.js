@@ -236,20 +236,23 @@ async (options) => {
   };
   const SHOWS = "img,svg,canvas,video,audio,embed,object,iframe,frame,input:not([type=hidden]),button,select,textarea";
   const root = its("body") || its("documentElement");
-  const isEmpty = text.length === 0 && !root.querySelector(SHOWS) && !root.matches("svg,math");
+  const isEmpty = text.length === 0 && (!root || !(root.matches("svg,math") || root.querySelector(SHOWS)));
   const ROBOT_SIGNS = { challenge: "#challenge-form,#cf-challenge-running,#challenge-error-text,#px-captcha,#sec-if-cpt-container",
     captcha: "iframe[src*='captcha'],.g-recaptcha,.h-captcha,.cf-turnstile,[id*='captcha' i] img" };
   const signs = Object.keys(ROBOT_SIGNS).filter((sign) => document.querySelector(ROBOT_SIGNS[sign]));
   const MOST_TEXT = 2e6; // characters; of a larger document no copy is made
   const MOST_NODES = 60000;
-  const copied = () => {
-    if (document.getElementsByTagName("*").length > MOST_NODES) return "";
+  // Counted as far as it is bounded: of a larger document it is too small.
+  const textLength = () => {
     const texts = document.createTreeWalker(its("documentElement"), NodeFilter.SHOW_TEXT);
-    for (let size = 0, nodes = 0; texts.nextNode();) {
-      if (/^(SCRIPT|STYLE)$/.test(texts.currentNode.parentNode.nodeName)) continue;
-      size += texts.currentNode.data.length;
-      if (size > MOST_TEXT || nodes++ > MOST_NODES) return "";
+    let size = 0;
+    for (let nodes = 0; texts.nextNode() && nodes < MOST_NODES && size <= MOST_TEXT; nodes++) {
+      if (!HIDDEN.has(texts.currentNode.parentNode.nodeName)) size += tidy(texts.currentNode.data.slice(0, MOST_TEXT)).length;
     }
+    return size;
+  };
+  const copied = () => {
+    if (!its("documentElement") || document.getElementsByTagName("*").length > MOST_NODES || textLength() > MOST_TEXT) return "";
     const copy = document.implementation.createHTMLDocument("").importNode(its("documentElement"), true);
     for (const one of copy.querySelectorAll("script:not([type='application/ld+json']),style,svg,link[rel=stylesheet]")) one.remove();
     const html = copy.outerHTML;
@@ -296,8 +299,7 @@ async (options) => {
     }
     answer.content = { title, sections: text, links, images, metadata, truncated };
     const length = text.reduce((sum, section) => sum + section.text.length, 0);
-    const shownText = (its("body") || its("documentElement")).innerText;
-    answer.content.totalLength = truncated ? Math.max(length, (shownText || "").length) : length;
+    answer.content.totalLength = truncated ? Math.max(length, textLength()) : length;
   }
   return written(answer);
 }

@@ -358,8 +358,12 @@ def _require_value(kind: WaitType, value: str | UnsetType) -> None:
 
 
 class Extract(CamelWire):
+    """`full_text`: all of the main text; without it the first 50,000 characters."""
+
     page_info: bool = True
     content: bool = True
+    main: bool = True
+    full_text: bool = False
     max_elements: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 50
     max_content_length: Annotated[int, msgspec.Meta(ge=1, le=50_000)] = 4000
 
@@ -510,11 +514,41 @@ class Content(CamelWire):
     links: list[dict[str, Json]]
     images: list[dict[str, Json]]
     metadata: dict[str, Json]
+    truncated: bool = False
+    total_length: Count = 0
+
+
+class Link(CamelWire):
+    text: str
+    href: str
+
+
+class MainText(CamelWire):
+    """The article of a page, or the text of a PDF; `total_length` is that of all the text."""
+
+    title: str
+    byline: str
+    published: str
+    language: str
+    text: str
+    markdown: str
+    tables: list[list[list[str]]]  # each as rows of cells
+    links: list[Link]
+    truncated: bool
+    total_length: Count
+    pages: list[str] | UnsetType = UNSET  # of a PDF
+    page_count: Count | UnsetType = UNSET
+
+
+class Redirect(CamelWire):
+    url: str
+    http_status: Count
 
 
 class ItemError(CamelWire):
     error_code: str
     message: str
+    recover_hint: str | UnsetType = UNSET
 
 
 class PageItem(CamelWire):
@@ -529,6 +563,14 @@ class PageItem(CamelWire):
     page_info: PageInfo | UnsetType = UNSET
     error: ItemError | UnsetType = UNSET
     degraded: bool | UnsetType = UNSET
+    degraded_by: str | UnsetType = UNSET
+    final_url: str | UnsetType = UNSET
+    http_status: Count | UnsetType = UNSET  # none where no server sent it, as for file:
+    redirects: list[Redirect] | UnsetType = UNSET
+    main: MainText | UnsetType = UNSET
+    artifact_id: str | UnsetType = UNSET  # of a PDF or another file
+    mime_type: str | UnsetType = UNSET
+    size: Count | UnsetType = UNSET
 
 
 class BatchResult(CamelWire):

@@ -59,7 +59,7 @@ def read_html(asked: Asked) -> Found:
         return Found()
     language = str(tree.get("lang") or tree.get(f"{XML_NAMESPACE}lang") or "")
     text = trafilatura.extract(html, url=asked.url, include_comments=False) or ""
-    rich = trafilatura.bare_extraction(
+    rich: Any = trafilatura.bare_extraction(
         tree,
         url=asked.url,
         include_comments=False,
@@ -68,7 +68,7 @@ def read_html(asked: Asked) -> Found:
         with_metadata=False,
     )
     meta = trafilatura.extract_metadata(html, default_url=asked.url)
-    found = Found(text=text, language=language[:35])
+    found = Found(text=text or trafilatura.html2txt(html), language=language[:35])
     if rich is not None and rich.body is not None:
         found.markdown = xmltotxt(rich.body, include_formatting=True).strip()
         found.tables = _tables(rich.body)
@@ -92,7 +92,7 @@ def _tables(body: Any) -> list[list[list[str]]]:
 
 
 def _links(body: Any, base: str) -> list[dict[str, str]]:
-    links = []
+    links: list[dict[str, str]] = []
     for ref in body.iter("ref"):
         try:
             target = urljoin(base, ref.get("target") or "")

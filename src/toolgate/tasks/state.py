@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 
+from toolgate.contracts.tasks_v1 import ERROR_CODES
 from toolgate.core.enums import Level, TaskCode, TaskMode, TaskStatus, TrustLevel
 from toolgate.core.errors import Conflict, ToolgateError
 from toolgate.core.tools import Caller
@@ -83,16 +84,27 @@ class TaskError:
     message: str
     failed_step: str = ""
     details: Any = None  # any JSON value
+    hint: str = ""  # instead of the code's own
+
+
+def hint_of(error: TaskError) -> str:
+    return error.hint or ERROR_CODES[error.code].action
 
 
 class TaskFailed(ToolgateError):
     """Raised by the runtime and its templates; becomes an error answer or a run's error."""
 
     def __init__(
-        self, code: TaskCode, message: str, *, failed_step: str = "", details: Any = None
+        self,
+        code: TaskCode,
+        message: str,
+        *,
+        failed_step: str = "",
+        details: Any = None,
+        hint: str = "",
     ) -> None:
         super().__init__(message)
-        self.error = TaskError(code, message, failed_step, details)
+        self.error = TaskError(code, message, failed_step, details, hint)
 
     @property
     def code(self) -> TaskCode:

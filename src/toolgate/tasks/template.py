@@ -12,7 +12,6 @@ import msgspec
 from toolgate.browser.browser import (
     BrowserSession,
     ElementAbsent,
-    Extract,
     ExtractOptions,
     Locator,
     NavigationRefused,
@@ -26,6 +25,7 @@ from toolgate.contracts import tasks_v1 as wire
 from toolgate.core.enums import Level, LocatorMode, TaskCode, TrustLevel
 from toolgate.core.errors import ToolgateError, Unavailable
 from toolgate.tasks.addresses import check_target
+from toolgate.tasks.document_reader import DocumentReader
 from toolgate.tasks.secrets import Scrubber
 from toolgate.tasks.state import Summary, TaskError, TaskFailed
 from toolgate.tools.outcomes import Denied
@@ -88,6 +88,7 @@ class Work:
     report: Callable[[int, int], None]  # done, total
     reopen: Callable[[], Awaitable[BrowserSession]] | None  # None: the session is not the run's own
     keep_session: Callable[[], None]
+    documents: DocumentReader
     submits: bool = False  # its template may send forms
     scrubber: Scrubber = field(default_factory=Scrubber)
     step: str = ""
@@ -136,6 +137,7 @@ class Work:
                     error.message,
                     failed_step=error.failed_step or self.step,
                     details=details,
+                    hint=error.hint,
                 ) from failed
 
     async def _picture(self, tab: Tab) -> str:
@@ -186,6 +188,7 @@ def options_of(extract: wire.Extract) -> ExtractOptions:
         content=extract.content,
         max_elements=extract.max_elements,
         max_content_length=extract.max_content_length,
+        html=extract.main,
     )
 
 
@@ -193,46 +196,6 @@ def locator_of(locator: wire.Locator) -> Locator:
     if locator.mode is LocatorMode.SELECTOR:
         return Locator(LocatorMode.SELECTOR, str(locator.selector))
     return Locator(LocatorMode.SEMANTIC, str(locator.query))
-
-
-def item_of(url: str, looked: Extract, *, download_id: str = "") -> dict[str, Any]:
-    """The members of an item that succeeded, in the order of the contract."""
-    if looked.download is not None:
-        return {
-            "url": url,
-            "title": looked.download.name,
-            "pageType": "download",
-            "success": True,
-            "artifactId": download_id,
-        }
-    item: dict[str, Any] = {
-        "url": url,
-        "title": looked.title,
-        "pageType": looked.page_type,
-        "elementCount": looked.element_count,
-    }
-    if looked.content is not None:
-        item["content"] = msgspec.Raw(looked.content)
-    if looked.page_info is not None:
-        item["pageInfo"] = msgspec.Raw(looked.page_info)
-    item["success"] = True
-    if looked.degraded is not None:
-        item["degraded"] = True
-        item["degradedBy"] = looked.degraded.value
-    return item
-
-
-def failed_item_of(url: str, failed: ToolgateError) -> dict[str, Any]:
-    error = error_of(failed)
-    return {
-        "url": url,
-        "success": False,
-        "error": {
-            "errorCode": error.code.value,
-            "message": error.message,
-            "recoverHint": wire.ERROR_CODES[error.code].action,
-        },
-    }
 
 
 def summary_of(summary: Summary) -> dict[str, int]:

@@ -19,7 +19,15 @@ from toolgate.core.ids import NewId
 from toolgate.core.tools import Caller, ToolRequest
 from toolgate.tasks.live_runs import Progress
 from toolgate.tasks.runtime import PREFIX, Submission, TaskRuntime
-from toolgate.tasks.state import NEXT_ACTIONS, TaskError, TaskFailed, TaskRun, owner_of, starts_sync
+from toolgate.tasks.state import (
+    NEXT_ACTIONS,
+    TaskError,
+    TaskFailed,
+    TaskRun,
+    hint_of,
+    owner_of,
+    starts_sync,
+)
 from toolgate.tasks.template import Template, refused_by
 from toolgate.tools.outcomes import ToolGate
 
@@ -151,7 +159,7 @@ class Toolset:
             "deduplicated": deduplicated,
         }
         if run.error is not None:
-            answer |= {"errorCode": run.error.code.value, "recoverHint": _hint(run.error.code)}
+            answer |= {"errorCode": run.error.code.value, "recoverHint": hint_of(run.error)}
         return answer
 
     async def _wait(self, run: TaskRun, mode: TaskMode, call: Call) -> TaskRun:
@@ -322,7 +330,7 @@ def error_answer(error: TaskError) -> Answer:
     answer: Answer = {
         "error": error.message,
         "errorCode": error.code.value,
-        "recoverHint": _hint(error.code),
+        "recoverHint": hint_of(error),
         "nextActions": _next_actions(error),
     }
     if error.failed_step:
@@ -360,7 +368,7 @@ def _run_error(error: TaskError) -> Answer:
     shown: Answer = {
         "errorCode": error.code.value,
         "message": error.message,
-        "recoverHint": _hint(error.code),
+        "recoverHint": hint_of(error),
         "nextActions": _next_actions(error),
     }
     if error.details is not None:
@@ -368,10 +376,6 @@ def _run_error(error: TaskError) -> Answer:
     if error.failed_step:
         shown["failedStep"] = error.failed_step
     return shown
-
-
-def _hint(code: TaskCode) -> str:
-    return wire.ERROR_CODES[code].action
 
 
 def _next_actions(error: TaskError) -> list[str]:

@@ -112,6 +112,11 @@ class PlaywrightTab:
         return self._page.raw.url
 
     @property
+    def status(self) -> int:
+        answers = self.documents.answers_to(self.url)
+        return answers[-1].status if answers else 0
+
+    @property
     def unanswered(self) -> str:
         return "" if self._page.committed.is_set() else self._page.question
 
