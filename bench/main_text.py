@@ -82,9 +82,13 @@ async def rendered(urls: list[str], readability: str) -> list[tuple[str, str, fl
     return found
 
 
-async def main(folder: Path, readability: str) -> None:
+def pairs_in(folder: Path) -> tuple[list[Path], list[str]]:
     pages = sorted(path for path in folder.glob("*.html") if path.with_suffix(".txt").exists())
-    truths = [path.with_suffix(".txt").read_text() for path in pages]
+    return pages, [path.with_suffix(".txt").read_text() for path in pages]
+
+
+async def main(folder: Path, readability: str) -> None:
+    pages, truths = pairs_in(folder)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Pages, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     urls = [f"http://127.0.0.1:{server.server_port}/{path.name}" for path in pages]

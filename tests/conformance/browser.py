@@ -856,6 +856,31 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="No item has more elements or longer content than was asked for.",
     ),
     Requirement(
+        id="004/templates/item-main",
+        source="spec browser.md, v2: Items",
+        behaviour="An item has `main`: title, byline, published, language, text, markdown, tables as rows and links of the article.",
+    ),
+    Requirement(
+        id="004/templates/item-truncated",
+        source="spec browser.md, v2: Items",
+        behaviour="Where something was cut there is `truncated` and `totalLength`; `extract.fullText` cuts nothing of the main text.",
+    ),
+    Requirement(
+        id="004/templates/item-frames",
+        source="spec browser.md, v2: Items",
+        behaviour="An item has the text of the page's frames, and names those of other sites.",
+    ),
+    Requirement(
+        id="004/templates/item-honest",
+        source="spec browser.md, v2: Items",
+        behaviour="An item has httpStatus, finalUrl and redirects; a 4xx or 5xx, the browser's error page, a check for robots and an empty document are failures with a code and a hint.",
+    ),
+    Requirement(
+        id="004/templates/item-documents",
+        source="spec browser.md, v2: Items",
+        behaviour="A PDF is answered as text and pages; it and any other file are artifacts with their type.",
+    ),
+    Requirement(
         id="004/templates/login-inputs",
         source="spec browser.md, login_keep_session",
         behaviour="login_keep_session takes startUrl, credentials, fields and an optional successIndicator.",

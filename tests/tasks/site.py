@@ -147,6 +147,7 @@ class Site:
         self.posts: list[dict[str, list[str]]] = []
         self.posted = 0  # POSTs to whatever path
         self.own: dict[str, str] = {}  # pages that a test brings
+        self.files: dict[str, tuple[str, bytes]] = {}  # by path: type and content
         self.host = host
         self.inner = ""  # what /redirect-inside and /fetches-inside lead to
         self._stop = threading.Event()
@@ -174,6 +175,16 @@ class Site:
         if path in self.own:
             kind = "text/javascript" if path.endswith(".js") else "text/html; charset=utf-8"
             _send(request, self.own[path], kind=kind)
+        elif path in self.files:
+            kind, content = self.files[path]
+            _send(request, content, kind=kind, headers={"Content-Disposition": "attachment"})
+        elif path == "/status":
+            _send(request, "<title>A status</title><p>Words", status=int(parts.query))
+        elif path == "/to":
+            _send(request, "", status=302, headers={"Location": parts.query})
+        elif path == "/file-missing":
+            _send(request, b"no", status=404, kind="application/zip", headers={
+                "Content-Disposition": "attachment"})  # fmt: skip
         elif path == "/kept":  # a redirect that keeps the method
             _send(request, "", status=int(parts.query), headers={"Location": "/sent"})
         elif path in {"/never", "/never-ever"} or (path == "/never-once" and self.hits[path] == 1):

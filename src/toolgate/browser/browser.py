@@ -62,6 +62,12 @@ class ExtractOptions:
     html: bool = False  # the document as it is now, for the extraction of its main text
 
 
+class FrameText(NamedTuple):
+    url: str
+    text: str
+    is_read: bool = True  # False: another site's, which its page does not show us
+
+
 class DocumentAnswer(NamedTuple):
     """A server's answer to a request for a tab's document."""
 
@@ -90,7 +96,9 @@ class Extract:
     answers: tuple[DocumentAnswer, ...] = ()  # redirects, then that of the page; none of a file
     html: str = ""  # where it was asked for, and not too large
     is_empty: bool = False  # it shows nothing: no text, picture or control
+    said: int = 0  # characters of its text; of a long one, some 2,000
     signs: tuple[str, ...] = ()  # of a check for robots
+    frames: tuple[FrameText, ...] = ()  # where the HTML was asked for
 
     @property
     def status(self) -> int:

@@ -6,7 +6,14 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.browser.browser import Degraded, Extract, ExtractOptions, NavigationFailed, PageError
+from toolgate.browser.browser import (
+    Degraded,
+    Extract,
+    ExtractOptions,
+    FrameText,
+    NavigationFailed,
+    PageError,
+)
 from toolgate.browser.documents import TabDocuments
 from toolgate.contracts.wire import UNREADABLE
 
@@ -16,6 +23,12 @@ EXTRACTOR: Final = files("toolgate.browser").joinpath("page_extractor.js").read_
 
 # Some times what the extractor says of the largest page: only a page that speaks for it says more.
 LONGEST: Final = 8 * 1024 * 1024
+
+
+class _Frame(msgspec.Struct, rename="camel"):
+    url: str
+    text: str
+    is_read: bool
 
 
 class Looked(msgspec.Struct, rename="camel"):
@@ -29,7 +42,9 @@ class Looked(msgspec.Struct, rename="camel"):
     digest: str = ""
     html: str = ""
     is_empty: bool = False
+    said: int = 0
     signs: tuple[str, ...] = ()
+    frames: tuple["_Frame", ...] = ()
     page_info: msgspec.Raw = msgspec.Raw()
     content: msgspec.Raw = msgspec.Raw()
 
@@ -79,7 +94,9 @@ def extract_of(looked: Looked, documents: TabDocuments) -> Extract:
         answers=documents.answers_to(looked.url),
         html=looked.html,
         is_empty=looked.is_empty,
+        said=looked.said,
         signs=looked.signs,
+        frames=tuple(FrameText(each.url, each.text, each.is_read) for each in looked.frames),
     )
 
 

@@ -240,19 +240,21 @@ async (options) => {
   const ROBOT_SIGNS = { challenge: "#challenge-form,#cf-challenge-running,#challenge-error-text,#px-captcha,#sec-if-cpt-container",
     captcha: "iframe[src*='captcha'],.g-recaptcha,.h-captcha,.cf-turnstile,[id*='captcha' i] img" };
   const signs = Object.keys(ROBOT_SIGNS).filter((sign) => document.querySelector(ROBOT_SIGNS[sign]));
+  const SOME_TEXT = 2000;
   const MOST_TEXT = 2e6; // characters; of a larger document no copy is made
   const MOST_NODES = 60000;
   // Counted as far as it is bounded: of a larger document it is too small.
-  const textLength = () => {
+  const textLength = (most) => {
+    if (!its("documentElement")) return 0;
     const texts = document.createTreeWalker(its("documentElement"), NodeFilter.SHOW_TEXT);
     let size = 0;
-    for (let nodes = 0; texts.nextNode() && nodes < MOST_NODES && size <= MOST_TEXT; nodes++) {
-      if (!HIDDEN.has(texts.currentNode.parentNode.nodeName)) size += tidy(texts.currentNode.data.slice(0, MOST_TEXT)).length;
+    for (let nodes = 0; size <= most && nodes < MOST_NODES && texts.nextNode(); nodes++) {
+      if (!HIDDEN.has(texts.currentNode.parentNode.nodeName)) size += tidy(texts.currentNode.data.slice(0, most)).length;
     }
     return size;
   };
   const copied = () => {
-    if (!its("documentElement") || document.getElementsByTagName("*").length > MOST_NODES || textLength() > MOST_TEXT) return "";
+    if (!its("documentElement") || document.getElementsByTagName("*").length > MOST_NODES || textLength(MOST_TEXT) > MOST_TEXT) return "";
     const copy = document.implementation.createHTMLDocument("").importNode(its("documentElement"), true);
     for (const one of copy.querySelectorAll("script:not([type='application/ld+json']),style,svg,link[rel=stylesheet]")) one.remove();
     const html = copy.outerHTML;
@@ -261,9 +263,20 @@ async (options) => {
   // Whether this page could go elsewhere by itself.
   const restless = scripted() || document.querySelector("meta[http-equiv=refresh i]") !== null;
   const navigation = performance.getEntriesByType("navigation")[0];
-  const answer = { restless, isEmpty, signs, status: (navigation && navigation.responseStatus) || 0, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
+  const answer = { restless, isEmpty, signs, said: textLength(SOME_TEXT), status: (navigation && navigation.responseStatus) || 0, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
   if (options.digest) answer.digest = digest(sections(1e6).map((section) => section.text).join("\n"));
-  if (options.html) answer.html = copied();
+  if (options.html) {
+    answer.html = copied();
+    // Of its own site; another site's frames say nothing here.
+    answer.frames = [...document.querySelectorAll("iframe,frame")].slice(0, 20).map((frame) => {
+      let inner = null;
+      try { inner = frame.contentDocument; } catch (_) { /* another site's */ }
+      const url = whole(cut(String((inner && inner.URL) || frame.src || ""), 1000));
+      if (!inner) return { url, isRead: false, text: "" };
+      const text = (inner.body && shown(frame) && inner.body.innerText) || "";
+      return { url, isRead: true, text: whole(cut(text, 50000)) };
+    }).filter((frame) => frame.text || !frame.isRead);
+  }
   const some = elements(options.pageInfo ? options.maxElements : 0);
   answer.elementCount = some.total;
   if (options.pageInfo) {
@@ -299,7 +312,7 @@ async (options) => {
     }
     answer.content = { title, sections: text, links, images, metadata, truncated };
     const length = text.reduce((sum, section) => sum + section.text.length, 0);
-    answer.content.totalLength = truncated ? Math.max(length, textLength()) : length;
+    answer.content.totalLength = truncated ? Math.max(length, textLength(MOST_TEXT)) : length;
   }
   return written(answer);
 }

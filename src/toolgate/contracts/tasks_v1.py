@@ -540,6 +540,14 @@ class MainText(CamelWire):
     page_count: Count | UnsetType = UNSET
 
 
+class FrameText(CamelWire):
+    """The text of a frame of the page; `read` is false for one of another site."""
+
+    url: str
+    text: str | UnsetType = UNSET
+    read: bool | UnsetType = UNSET
+
+
 class Redirect(CamelWire):
     url: str
     http_status: Count
@@ -568,6 +576,7 @@ class PageItem(CamelWire):
     http_status: Count | UnsetType = UNSET  # none where no server sent it, as for file:
     redirects: list[Redirect] | UnsetType = UNSET
     main: MainText | UnsetType = UNSET
+    frames: list[FrameText] | UnsetType = UNSET
     artifact_id: str | UnsetType = UNSET  # of a PDF or another file
     mime_type: str | UnsetType = UNSET
     size: Count | UnsetType = UNSET

@@ -18,8 +18,8 @@ from toolgate.tasks.document_worker import Asked, Found
 log = logging.getLogger(__name__)
 
 WORKERS: Final = 2
-LIMIT_S: Final = 20.0  # of one document; a usual page takes 0.1 s
-START_S: Final = 60.0  # the first one also waits for the libraries, on a loaded machine
+CPU_S: Final = 20  # of one document; a usual page takes 0.1 s
+LIMIT_S: Final = 120.0  # of one document, on a machine however busy; its CPU has a limit of its own
 LARGEST_ANSWER: Final = 64 * 1024**2
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -29,7 +29,6 @@ _decode: Final = msgspec.msgpack.Decoder(Found).decode
 @dataclass(eq=False)
 class _Worker:
     process: asyncio.subprocess.Process
-    reads: int = 0
 
     async def read(self, asked: Asked) -> Found:
         stdin, stdout = self.process.stdin, self.process.stdout
@@ -41,9 +40,7 @@ class _Worker:
         length = int.from_bytes(await stdout.readexactly(4))
         if length > LARGEST_ANSWER:
             raise ValueError("the answer is too large")
-        found = _decode(await stdout.readexactly(length))
-        self.reads += 1
-        return found
+        return _decode(await stdout.readexactly(length))
 
     async def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -54,9 +51,9 @@ class _Worker:
 class DocumentReader:
     """Starts its workers when the first document comes; one that fails or hangs is replaced."""
 
-    def __init__(self, *, workers: int = WORKERS, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, *, workers: int = WORKERS, cpu_s: int = CPU_S) -> None:
         self._room = asyncio.Semaphore(workers)
-        self._limit_s = limit_s
+        self._cpu_s = cpu_s
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
 
@@ -76,8 +73,7 @@ class DocumentReader:
     async def _read(self, asked: Asked) -> Found | None:
         try:
             async with self._worker() as worker:
-                limit_s = self._limit_s if worker.reads else max(self._limit_s, START_S)
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout(LIMIT_S):
                     return await worker.read(asked)
         except (TimeoutError, OSError, EOFError, ValueError, msgspec.DecodeError) as failed:
             log.warning("document_unread kind=%s error=%s", asked.kind, type(failed).__name__)
@@ -97,7 +93,7 @@ class DocumentReader:
 
     async def _start(self) -> _Worker:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "toolgate.tasks.document_worker",
+            sys.executable, "-m", "toolgate.tasks.document_worker", str(self._cpu_s),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip

@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import sys
+import time
 from io import BytesIO
 from typing import Any, BinaryIO, Final
 from urllib.parse import urljoin
@@ -143,10 +144,13 @@ def answer(asked: Asked) -> Found:
     return found
 
 
-def serve(given: BinaryIO, told: BinaryIO) -> None:
+def serve(given: BinaryIO, told: BinaryIO, *, cpu_s: int) -> None:
+    """Answer until the input ends; a document that takes more CPU than this ends the process."""
     decode, encode = msgspec.msgpack.Decoder(Asked).decode, msgspec.msgpack.Encoder().encode
     while len(head := given.read(4)) == 4:
         asked = decode(given.read(int.from_bytes(head)))
+        most = int(time.process_time()) + cpu_s
+        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
         content = encode(answer(asked))
         told.write(len(content).to_bytes(4) + content)
         told.flush()
@@ -158,4 +162,4 @@ if __name__ == "__main__":
     os.nice(5)
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library that prints would break the protocol
-    serve(sys.stdin.buffer, output)
+    serve(sys.stdin.buffer, output, cpu_s=int(sys.argv[1]))

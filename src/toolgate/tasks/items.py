@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.browser.browser import Extract
+from toolgate.browser.browser import Extract, FrameText
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.core.enums import TaskCode
 from toolgate.core.errors import ToolgateError
@@ -52,6 +52,8 @@ async def item_of(url: str, looked: Extract, work: Work, extract: wire.Extract) 
     if extract.main:
         item["main"] = main_of(await work.documents.read_html(looked.html, url=looked.url)
                                if looked.html else None, looked, extract)  # fmt: skip
+    if looked.frames:
+        item["frames"] = [_frame(frame) for frame in looked.frames]
     if looked.content is not None:
         item["content"] = msgspec.Raw(looked.content)
     if looked.page_info is not None:
@@ -92,9 +94,9 @@ def problem_of(looked: Extract) -> TaskFailed | None:
         return _failed(f"the server answered {status} {words}".rstrip(), hint)
     if looked.download is not None:
         return None
-    said = sum(map(len, looked.top_sections))
     robots = bool(ROBOT_TITLES.match(looked.title.strip())) or "challenge" in looked.signs
-    if said < SHORT and (robots or ("captcha" in looked.signs and said < SHORT // 5)):
+    captcha = "captcha" in looked.signs and looked.said < SHORT // 5
+    if captcha or (robots and looked.said < SHORT):
         return _failed(
             "the site shows a check for robots instead of the page",
             "Open the page by hand once, log in first, or use another source",
@@ -175,6 +177,11 @@ def main_of(found: Found | None, looked: Extract, extract: wire.Extract) -> dict
     if found.page_count and sum(map(len, found.pages)) > MAIN_LENGTH:
         main["pages"], main["truncated"] = _first(found.pages, MAIN_LENGTH), True
     return main
+
+
+def _frame(frame: FrameText) -> dict[str, Any]:
+    url = without_password(frame.url)
+    return {"url": url, "text": frame.text} if frame.is_read else {"url": url, "read": False}
 
 
 def _shown(looked: Extract) -> str:
