@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 PAGES = {
+    "/never-once": "<title>Late</title><p>Came the second time",
     "/": "<title>Home</title><h1>Home</h1><p>Welcome.",
     "/hang": "<title>Hang</title><h1>Before</h1><script>for(;;){}</script><p>After",
     "/hang-again": "<title>Hang</title><h1>Before</h1><p>After"
