@@ -13,8 +13,10 @@ from toolgate.core.enums import TaskCode
 from toolgate.core.errors import ToolgateError
 from toolgate.secrets.addresses import without_password
 from toolgate.tasks.document_worker import Found
-from toolgate.tasks.state import TaskFailed, hint_of
-from toolgate.tasks.template import Work, error_of
+from toolgate.tasks.state import TaskFailed
+from toolgate.tasks.template import Work, error_of, hint_of
+
+Asked = wire.Extract  # the parts of a page that its item is to have
 
 MAIN_LENGTH: Final = 50_000  # characters of main.text and main.markdown without fullText
 PDF: Final = "application/pdf"
@@ -36,7 +38,7 @@ _HINTS: Final = {
 }
 
 
-async def item_of(url: str, looked: Extract, work: Work, extract: wire.Extract) -> dict[str, Any]:
+async def item_of(url: str, looked: Extract, work: Work, extract: Asked) -> dict[str, Any]:
     """The item of a page that was read: one that is an error page or empty is a failure."""
     item: dict[str, Any] = {"url": url, **_origin(looked)}
     failed = problem_of(looked)
@@ -126,7 +128,7 @@ def _origin(looked: Extract) -> dict[str, Any]:
     return origin
 
 
-async def _file(looked: Extract, work: Work, extract: wire.Extract) -> dict[str, Any]:
+async def _file(looked: Extract, work: Work, extract: Asked) -> dict[str, Any]:
     file = looked.download
     assert file is not None
     mime_type = file.mime_type
@@ -148,7 +150,7 @@ async def _file(looked: Extract, work: Work, extract: wire.Extract) -> dict[str,
     return item
 
 
-def main_of(found: Found | None, looked: Extract, extract: wire.Extract) -> dict[str, Any]:
+def main_of(found: Found | None, looked: Extract, extract: Asked) -> dict[str, Any]:
     """`main`: the extractor's text, else what the page shows, cut unless all was asked for."""
     found = found or Found()
     if not found.text and not found.page_count:

@@ -12,9 +12,8 @@ from toolgate.browser.browser import (
     PageCrashed,
     PageError,
 )
-from toolgate.contracts import tasks_v1 as wire
 from toolgate.secrets.addresses import without_password
-from toolgate.tasks.items import failed_item_of, item_of
+from toolgate.tasks.items import Asked, failed_item_of, item_of
 from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.template import Work, options_of
 
@@ -36,7 +35,7 @@ async def read_pages(
     urls: Sequence[str],
     work: Work,
     *,
-    extract: wire.Extract,
+    extract: Asked,
     concurrency: int,
     keep: Callable[[PageRead], T],
 ) -> list[T]:
@@ -55,7 +54,7 @@ async def read_pages(
     return [kept[position] for position in range(len(urls))]
 
 
-async def _read(url: str, work: Work, extract: wire.Extract) -> PageRead:
+async def _read(url: str, work: Work, extract: Asked) -> PageRead:
     shown, options = without_password(url), options_of(extract)
     try:
         work.check(url)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 
-from toolgate.contracts.tasks_v1 import ERROR_CODES
 from toolgate.core.enums import Level, TaskCode, TaskMode, TaskStatus, TrustLevel
 from toolgate.core.errors import Conflict, ToolgateError
 from toolgate.core.tools import Caller
@@ -85,10 +84,6 @@ class TaskError:
     failed_step: str = ""
     details: Any = None  # any JSON value
     hint: str = ""  # instead of the code's own
-
-
-def hint_of(error: TaskError) -> str:
-    return error.hint or ERROR_CODES[error.code].action
 
 
 class TaskFailed(ToolgateError):

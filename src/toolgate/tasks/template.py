@@ -52,6 +52,10 @@ def error_of(failed: ToolgateError) -> TaskError:
     return TaskError(TaskCode.EXECUTION_ERROR, str(failed))
 
 
+def hint_of(error: TaskError) -> str:
+    return error.hint or wire.ERROR_CODES[error.code].action
+
+
 def refused_by(denied: Denied) -> TaskFailed:
     """A refusal of the gate: the rule, the reason, and what would change it."""
     details = {"tool": denied.tool, "ruleId": denied.rule_id, "reason": denied.reason}

@@ -24,11 +24,10 @@ from toolgate.tasks.state import (
     TaskError,
     TaskFailed,
     TaskRun,
-    hint_of,
     owner_of,
     starts_sync,
 )
-from toolgate.tasks.template import Template, refused_by
+from toolgate.tasks.template import Template, hint_of, refused_by
 from toolgate.tools.outcomes import ToolGate
 
 S = TypeVar("S", bound=msgspec.Struct)
