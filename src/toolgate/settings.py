@@ -128,6 +128,8 @@ TOKENS: Final = {  # the fields of the tokens that are made if unset
     TokenKind.INTERNAL: "internal_token",
     TokenKind.API_KEY: "api_key",
 }
+
+
 def _user_directory(variable: str, otherwise: str, environment: Mapping[str, str]) -> str:
     """Our directory below one of the user's (XDG Base Directory: a relative path is ignored)."""
     base = environment.get(variable, "")

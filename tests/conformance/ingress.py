@@ -1432,6 +1432,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A tool call without a result at its deadline is TIMEOUT and the agent is told.",
     ),
     Requirement(
+        id="001/tools/client-tools-ask",
+        source="spec ingress.md, Client tools",
+        behaviour="The shipped policy asks before a client's own tool runs, whatever its name.",
+    ),
+    Requirement(
         id="001/tools/client-tools-in-hello",
         source="spec ingress.md, Agents",
         behaviour="Client tools are registered by `client_meta.tools` in `hello`.",

@@ -302,6 +302,7 @@ class Advance:
                 caller=caller_of(state),
                 run_id=state.run_id,
                 step_id=call.call_id,
+                on_client=is_client,
             )
             outcome = await self._begin(state.run_id, request, is_client=is_client)
         except Conflict:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, assert_never
 
 from toolgate.core.errors import Conflict, Fenced
-from toolgate.journal.batching import Forget
+from toolgate.journal.batching import Forget, NewEpoch
 from toolgate.journal.journal import (
     Append,
     Check,
@@ -86,7 +86,7 @@ class Draft:
         self._events: list[Placed] = []
         self._changed: list[tuple[dict[Any, Any], Any, Any]] = []
 
-    def add(self, operations: Sequence[Operation | Forget]) -> list[int]:
+    def add(self, operations: Sequence[Operation | Forget | NewEpoch]) -> list[int]:
         """Add a commit; return the places of its events in the batch.
 
         Raises Conflict or Fenced, and adds nothing, if it does not hold; Unsure if only the database can tell.
@@ -146,7 +146,7 @@ class Draft:
             [fence.epoch for fence in self._fences.values()],
         ]
 
-    def _add(self, operation: Operation | Forget) -> None:
+    def _add(self, operation: Operation | Forget | NewEpoch) -> None:
         match operation:
             case Append():
                 self._append(operation)
@@ -165,8 +165,8 @@ class Draft:
                 self._expect((collection, key), version)
             case Fence(name, epoch):
                 self._fence(name, epoch)
-            case Forget():
-                raise AssertionError("the database forgets by a function of its own")
+            case Forget() | NewEpoch():
+                raise AssertionError("the database has functions of its own for these")
             case _:
                 assert_never(operation)
 
@@ -227,7 +227,7 @@ class Draft:
 
 
 def touched(
-    commits: Sequence[Sequence[Operation | Forget]],
+    commits: Sequence[Sequence[Operation | Forget | NewEpoch]],
 ) -> tuple[list[str], list[RowKey], list[str]]:
     """The streams, rows and fences that commits depend on."""
     streams: dict[str, None] = {}
