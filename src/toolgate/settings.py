@@ -254,10 +254,14 @@ class Settings:
     def on_loopback(self) -> bool:
         return self.host in LOOPBACK
 
-    def secrets(self) -> list[str]:
-        """Every secret that was set, for the redactor to know."""
-        values = (getattr(self, field.name) for field in dataclasses.fields(self))
-        return [value.reveal() for value in values if isinstance(value, Secret) and value]
+    def secrets(self) -> dict[str, str]:
+        """Every secret that was set, for the redactor to know, each with the name of its setting."""
+        values = {field: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            value.reveal(): field.metadata["name"]
+            for field, value in values.items()
+            if isinstance(value, Secret) and value
+        }
 
 
 @dataclass(frozen=True, slots=True)

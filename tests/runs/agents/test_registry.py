@@ -19,7 +19,10 @@ def two_nodes() -> tuple[MemoryJournal, Agents, Agents, list[str]]:
     journal = MemoryJournal(clock=FakeClock(), bus=LocalBus())
     learned: list[str] = []
     here, there = (
-        Agents(journal, {}, unreachable, PlainSeal(), learn=learned.append) for _ in range(2)
+        Agents(
+            journal, {}, unreachable, PlainSeal(), learn=lambda secret, _: learned.append(secret)
+        )
+        for _ in range(2)
     )
     return journal, here, there, learned
 
