@@ -22,7 +22,6 @@ POLL_S: Final = 1.0
 MOST: Final = 500  # approvals on a page
 PENDING: Final = "PENDING"
 STATUSES: Final = ("pending", "approved", "rejected", "expired")
-CUT: Final = "… [cut: "
 PLACE: Final = {"tenant": "tenantId", "workspace": "workspaceId", "session": "sessionId"}
 QUESTION: Final = "approve? [y]es, [n]o, [s]kip: "
 REVEAL: Final = "reveal it first? [r]eveal, [n]o (reject), [s]kip: "
@@ -80,7 +79,7 @@ def show(operator: Operator, *, approval_id: str, reveal: bool, as_json: bool) -
     """Show the whole call that APPROVAL_ID is about.
 
     The commands that answer it are printed too.
-    Characters that cannot be seen are printed as JSON escapes.
+    Characters that cannot be seen are printed as <U+200B>.
     """
     one = _revealed(operator, approval_id) if reveal else _one(operator, approval_id)
     if as_json:
@@ -217,8 +216,6 @@ def _print(one: Members, *, hints: bool) -> None:
             "decided by": one_line(one.get("decidedBy", "")),
         }
     )
-    if not one.get("args") and CUT in summary:
-        click.echo("These arguments are cut short; the console shows all of them.")
     if is_open and _is_hidden(one):
         click.echo(f"{one['hidden']} characters are hidden: reveal them before you decide.")
     verbs = (["show", "--reveal"] if _is_hidden(one) else ["approve"], ["reject"])

@@ -22,7 +22,6 @@ from toolgate.core.enums import RunStatus
 from toolgate.core.errors import Misconfigured, Unavailable
 
 PROMPT = "> "
-CUT = "… [cut: "  # so does the pipeline say how much more there is
 _asking = asyncio.Lock()  # an answer is to the one question that is open
 
 
@@ -102,8 +101,12 @@ async def _decide(asked: wire.ApprovalRequired) -> bool:
         click.echo(f"\n? {summary}" if summary.startswith(f"{name} ") else f"\n? {name} {summary}")
         if asked.reason:
             click.echo(f"  {one_line(asked.reason)}")
-        if CUT in summary or summary.endswith("…"):  # nobody should approve what they cannot see
-            click.echo("  this is cut short; the console shows all of it, under Approvals")
+        if asked.hidden:
+            reveal = f"toolgate approvals show {one_line(asked.approval_id)} --reveal"
+            click.echo(
+                f"  {asked.hidden} characters are hidden: reveal them first, in the console or with"
+            )
+            click.echo(f"  {reveal}")
         try:
             answer = await _line("  approve? [y/N] ")
         except asyncio.CancelledError:  # it was decided elsewhere, or the run has ended

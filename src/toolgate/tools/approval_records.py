@@ -1,27 +1,38 @@
 """Approvals in the journal: one row each, by the request it is for.
 
 An approval's id is made from the request's, so that a retry finds the same approval. A pending row is
-due when it expires; `on_due` handles that deadline.
+due when it expires; `on_due` handles that deadline. While it is pending, a sealed row (`asked_args`)
+has the arguments as they are: what an approver sees is made from them. Afterwards the evidence has it,
+as `approval_request.json`.
 """
 
 import contextlib
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from toolgate.core.clock import Clock
 from toolgate.core.enums import ApprovalStatus
-from toolgate.core.errors import Conflict, NotFound
-from toolgate.core.tools import ToolRequest
+from toolgate.core.errors import Conflict, Damaged, NotFound
+from toolgate.core.tools import JsonValue, ToolRequest
+from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put, Row
+from toolgate.journal.rows import version_of
 from toolgate.policy.model import Decision
+from toolgate.secrets.approver_view import ApproverView, Shown, summary_of
+from toolgate.secrets.seal import Seal
 from toolgate.tools.approvals import DEFAULT_TTL_MS, POLICY, Approval, askers, binding_of
+from toolgate.tools.responses import Artifact, refs_of
 
 COLLECTION: Final = "approvals"
 OPEN: Final = "open_approvals"  # copies of the rows that wait for a person
+ASKED_ARGS: Final = "asked_args"  # sealed, by approval
 STREAM: Final = "approvals"
 ASKED: Final = "asked"
+LONGEST_LABEL: Final = 4_000  # characters of a row's summary; nobody decides on it
 
 _HAPPENED: Final = {  # the types of the events; their subject is the run that waits
     ApprovalStatus.PENDING: ASKED,
@@ -32,15 +43,35 @@ _HAPPENED: Final = {  # the types of the events; their subject is the run that w
 
 decode: Final = msgspec.json.Decoder(Approval).decode
 encode: Final = msgspec.json.Encoder().encode
+_decode_args: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Question(NamedTuple):
+    """An approval and its call, as an approver sees it; `args` is None where nothing has them."""
+
+    approval: Approval
+    summary: str
+    args: dict[str, JsonValue] | None
 
 
 class Approvals:
     def __init__(
-        self, journal: Journal, evidence: Evidence, clock: Clock, *, ttl_ms: int = DEFAULT_TTL_MS
+        self,
+        journal: Journal,
+        evidence: Evidence,
+        clock: Clock,
+        audit: AuditLog,
+        seal: Seal,
+        view: ApproverView,
+        *,
+        ttl_ms: int = DEFAULT_TTL_MS,
     ) -> None:
         self._journal = journal
         self._evidence = evidence
         self._clock = clock
+        self._audit = audit
+        self._seal = seal
+        self.view = view
         self._ttl_ms = ttl_ms
 
     async def get(self, approval_id: str) -> Approval:
@@ -63,6 +94,58 @@ class Approvals:
             ]
         return sorted(found, key=lambda approval: approval.asked_at)[:limit]
 
+    async def question(self, approval: Approval) -> Question:
+        """An approval with the arguments as an approver sees them: from the original while it is open."""
+        row = await self._journal.get(ASKED_ARGS, approval.approval_id)
+        if row is not None:
+            shown = self.view.show(_decode_args(self._seal.open(row.value)))
+            return _question(replace(approval, hidden=max(approval.hidden, shown.hidden)), shown)
+        for artifact in (Artifact.APPROVAL_REQUEST, Artifact.REQUEST):
+            (ref,) = refs_of(approval.request_id, [artifact])
+            with contextlib.suppress(NotFound, Damaged, msgspec.DecodeError):
+                content = msgspec.json.decode(await self._evidence.fetch(ref))
+                if isinstance(args := content.get("args"), dict):
+                    return _question(approval, Shown(args))
+        return Question(approval, approval.summary, None)
+
+    async def reveal(self, approval_id: str, *, by: str) -> Question:
+        """The arguments with what is hidden in them; an audit row says who has seen it.
+
+        Raises NotFound, Conflict if it is no longer open.
+        """
+        while True:
+            row = await self._row(approval_id)
+            revealed = decode(row.value).reveal(by=by, now=self._clock.now_ms())
+            sealed = await self._journal.get(ASKED_ARGS, approval_id)
+            if sealed is None:  # asked for by an earlier version
+                return await self.question(revealed)
+            shown = self.view.show(_decode_args(self._seal.open(sealed.value)), reveal=True)
+            value = encode(revealed)
+            metadata: dict[str, JsonValue] = {"tool": revealed.tool, "hidden": revealed.hidden}
+            with contextlib.suppress(Conflict):  # decided, or revealed to another
+                await self._journal.commit(
+                    Put(
+                        COLLECTION,
+                        approval_id,
+                        value,
+                        due=revealed.expires_at,
+                        expected=row.version,
+                    ),
+                    Put(
+                        OPEN,
+                        approval_id,
+                        value,
+                        expected=await version_of(self._journal, OPEN, approval_id),
+                    ),
+                    *self._audit.note(
+                        "approval.reveal",
+                        actor=by,
+                        resource=("approval", approval_id),
+                        metadata=metadata,
+                    ),
+                )
+                return _question(revealed, shown)
+
     async def get_for(self, request: ToolRequest) -> Approval:
         return await self.get(approval_id_of(request.request_id))
 
@@ -71,18 +154,22 @@ class Approvals:
         request: ToolRequest,
         decision: Decision,
         *,
-        summary: str,
+        stored: Mapping[str, JsonValue],
+        hidden: int = 0,
         place: str = "",
         definition: str = "",
     ) -> tuple[Approval, list[Operation]]:
-        """An approval for this call at this place, and the operations that write it."""
+        """An approval for this call at this place, and the operations that write it.
+
+        `stored` are the arguments for the disk, and `hidden` counts what an approver does not see.
+        """
         now = self._clock.now_ms()
         approval = Approval(
             approval_id=approval_id_of(request.request_id),
             request_id=request.request_id,
             binding=self._binding(request, decision.rule_digest, place),
             tool=request.tool,
-            summary=summary,
+            summary=_label(summary_of(request.tool, stored)),
             reason=decision.reason,
             rule_id=decision.rule_id,
             policy_version=decision.policy_version,
@@ -95,8 +182,13 @@ class Approvals:
             run_id=request.run_id,
             rule_digest=decision.rule_digest,
             definition=definition,
+            target=request.target_id,
+            user=request.caller.user,
+            hidden=hidden,
         )
-        return approval, self._write(approval, expected=0)
+        sealed = self._seal.close(encode(dict(request.args)))
+        asked = Put(ASKED_ARGS, approval.approval_id, sealed, expected=0)
+        return approval, [asked, *self._write(approval, expected=0)]
 
     async def decide(
         self,
@@ -181,9 +273,11 @@ class Approvals:
                 due=approval.expires_at if pending else None,
                 expected=expected,
             ),
-            Put(OPEN, approval.approval_id, value, expected=0)
-            if pending
-            else Delete(OPEN, approval.approval_id),
+            *(
+                [Put(OPEN, approval.approval_id, value, expected=0)]
+                if pending
+                else [Delete(name, approval.approval_id) for name in (OPEN, ASKED_ARGS)]
+            ),
             Append(STREAM, [event]),
             *self._evidence.prepare(
                 "approval",
@@ -202,6 +296,15 @@ class Approvals:
                 subject=approval.request_id,
             ),
         ]
+
+
+def _question(approval: Approval, shown: Shown) -> Question:
+    return Question(approval, summary_of(approval.tool, shown.args), shown.args)
+
+
+def _label(text: str) -> str:
+    left = len(text) - LONGEST_LABEL
+    return text if left <= 0 else f"{text[:LONGEST_LABEL]}… [cut: {left} more characters]"
 
 
 def approval_id_of(request_id: str) -> str:

@@ -30,6 +30,7 @@ from toolgate.runs.orchestrator import (
     Orchestrator,
     UnknownAgent,
 )
+from toolgate.tools.approvals import HiddenArguments
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +43,14 @@ CODES: dict[type[ToolgateError], ErrorCode] = {
     Conflict: ErrorCode.INVALID_MESSAGE,
     Declined: ErrorCode.ORCHESTRATOR_ERROR,
     UnknownAgent: ErrorCode.ORCHESTRATOR_ERROR,
+    HiddenArguments: ErrorCode.ORCHESTRATOR_ERROR,
     Unavailable: ErrorCode.ORCHESTRATOR_ERROR,
     ToolgateError: ErrorCode.INTERNAL_ERROR,
 }
-REASONS: dict[type[ToolgateError], Reason] = {UnknownAgent: Reason.UNKNOWN_AGENT}
+REASONS: dict[type[ToolgateError], Reason] = {
+    UnknownAgent: Reason.UNKNOWN_AGENT,
+    HiddenArguments: Reason.HIDDEN_ARGUMENTS,
+}
 
 
 async def dispatch(

@@ -35,7 +35,8 @@ from toolgate.runs.orchestrator import Invocation, UnknownAgent
 from toolgate.runs.records import session_stream
 from toolgate.runs.runs import Runs
 from toolgate.runs.state import CallState, RunState
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approval_records import Question
+from toolgate.tools.approvals import HiddenArguments
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
     UnknownAgent: wire.ErrorCode.UNKNOWN_AGENT,
     NotFound: wire.ErrorCode.NOT_FOUND,
     Conflict: wire.ErrorCode.CONFLICT,
+    HiddenArguments: wire.ErrorCode.HIDDEN_ARGUMENTS,
     Refused: wire.ErrorCode.CONFLICT,
     Unavailable: wire.ErrorCode.INTERNAL_ERROR,
     ToolgateError: wire.ErrorCode.INTERNAL_ERROR,
@@ -312,14 +314,17 @@ def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
     )
 
 
-def _approval_view(approval: Approval) -> wire.ApprovalView:
+def _approval_view(asked: Question) -> wire.ApprovalView:
+    approval = asked.approval
     return wire.ApprovalView(
         approval_id=approval.approval_id,
         run_id=approval.run_id,
         tool_call_id=approval.request_id,
         status=approval.status,
         tool_name=approval.tool,
-        args_summary=approval.summary,
+        args_summary=asked.summary,
+        args=UNSET if asked.args is None else asked.args,
+        hidden=approval.hidden,
         reason=approval.reason,
         deadline_ts=approval.expires_at,
     )
