@@ -961,22 +961,18 @@ async def test_a_person_who_is_asked_sees_what_is_invisible_or_turns_the_text_ar
     hidden = "pay \u202e001\u202c to\u200b a\u3000friend\U000e0041 \x9b2J"
     pending = await rig.run(call("r1", "ask.once", text=hidden))
     assert isinstance(pending, Pending)
-    shown = r"pay \u202e001\u202c to\u200b a" + "\u3000" + r"friend\udb40\udc41 \u009b2J"
+    shown = "pay <U+202E>001<U+202C> to<U+200B> a<U+3000>friend<U+E0041> <U+009B>2J"
     assert pending.summary == f'ask.once {{"text": "{shown}"}}'
+    assert pending.args == {"text": shown}
 
 
-async def test_a_person_who_is_asked_sees_the_end_of_a_long_call_or_how_much_of_it_is_missing(
-    rig: Rig,
-) -> None:
-    padded = "ls " + "a " * 1000 + "; pay everything"
+async def test_a_person_who_is_asked_sees_all_of_a_long_call(rig: Rig) -> None:
+    padded = "ls " + "a " * 50_000 + "; pay everything"
     pending = await rig.run(call("r1", "ask.once", command=padded))
     assert isinstance(pending, Pending)
-    assert padded in pending.summary
-    endless = await rig.run(call("r2", "ask.once", command=padded * 10))
-    assert isinstance(endless, Pending)
-    whole = len(f'ask.once {{"command": "{padded * 10}"}}')
-    shown, _, missing = endless.summary.partition("…")
-    assert str(whole - len(shown)) in missing
+    assert pending.summary == f'ask.once {{"command": "{padded}"}}'
+    asked = await rig.gate.approval(pending.approval_id)
+    assert (asked.summary, asked.args) == (pending.summary, {"command": padded})
 
 
 NO_PAY = "  - {id: no-pay, deny: exec, match: {command: ['pay **']}, reason: No money}\n"

@@ -22,6 +22,7 @@ POLL_S: Final = 1.0
 MOST: Final = 500  # approvals on a page
 PENDING: Final = "PENDING"
 STATUSES: Final = ("pending", "approved", "rejected", "expired")
+CUT: Final = "… [cut: "
 PLACE: Final = {"tenant": "tenantId", "workspace": "workspaceId", "session": "sessionId"}
 QUESTION: Final = "approve? [y]es, [n]o, [s]kip: "
 REVEAL: Final = "reveal it first? [r]eveal, [n]o (reject), [s]kip: "
@@ -216,6 +217,8 @@ def _print(one: Members, *, hints: bool) -> None:
             "decided by": one_line(one.get("decidedBy", "")),
         }
     )
+    if "args" not in one and CUT in summary:
+        click.echo("These arguments are cut short: an earlier version asked, and kept no more.")
     if is_open and _is_hidden(one):
         click.echo(f"{one['hidden']} characters are hidden: reveal them before you decide.")
     verbs = (["show", "--reveal"] if _is_hidden(one) else ["approve"], ["reject"])

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import click
 import uvloop
+from msgspec import UnsetType
 
 from toolgate import settings as table
 from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
@@ -22,6 +23,7 @@ from toolgate.core.enums import RunStatus
 from toolgate.core.errors import Misconfigured, Unavailable
 
 PROMPT = "> "
+CUT = "… [cut: "
 _asking = asyncio.Lock()  # an answer is to the one question that is open
 
 
@@ -101,6 +103,9 @@ async def _decide(asked: wire.ApprovalRequired) -> bool:
         click.echo(f"\n? {summary}" if summary.startswith(f"{name} ") else f"\n? {name} {summary}")
         if asked.reason:
             click.echo(f"  {one_line(asked.reason)}")
+        is_known_whole = not isinstance(asked.args, UnsetType)  # another's orchestrator may cut
+        if not is_known_whole and (CUT in summary or summary.endswith("…")):
+            click.echo("  this is cut short: its orchestrator has the rest")
         if asked.hidden:
             reveal = f"toolgate approvals show {one_line(asked.approval_id)} --reveal"
             click.echo(

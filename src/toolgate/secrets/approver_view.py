@@ -23,11 +23,14 @@ from toolgate.secrets.redaction import MASK, Span, looks_random, strip
 HIDDEN: Final = "[hidden: {} characters]"
 _SHAPED: Final = frozenset({TOKEN, RANDOM, "jwt"})
 _WORD: Final = re.compile(r"[A-Za-z0-9._~+/=!@:$%-]+")  # no escape, no blank, no quote
-_ESCAPED: Final = re.compile(rf"[{UNSEEN}]|<(?=U\+)|\[(?=secret:|hidden:|redacted\])")
+_ESCAPED: Final = re.compile(rf"[{UNSEEN}]|<(?=U\+)|\[(?=secret:|hidden:)")
 # A command may begin behind each of these; what stands before may be masked on the disk.
 _COMMAND: Final = re.compile(r"[;|&`\n\r<>]|\$[({]")
 _PAIR: Final = re.compile(r";\s*[A-Za-z0-9._-]+=([^\s;|&`$<>()]+)")  # another cookie
-_KEY_LINE: Final = re.compile(r"[A-Za-z0-9+/]{20,}={0,2}|[A-Za-z0-9+/]+={0,2}(?=\s*-----END)")
+_KEY_LINES: Final = re.compile(  # of a private key; the last may be short
+    r"([A-Za-z0-9+/]{20,})={0,2}"
+    r"(?:(?:\s|\\n)+(?=[a-z]*[A-Z0-9+/=])[A-Za-z0-9+/]+={0,2}(?=(?:\s|\\n)*-----END))?"
+)
 
 Piece = tuple[int, int, str]  # of a text: start, end, and what is shown in its place
 _Show = Callable[[str], str]
@@ -202,7 +205,7 @@ def _without_commands(text: str, span: Span) -> list[tuple[int, int]]:
         return [(span.start, span.end)]
     value = text[span.start : span.end]
     if span.kind == "pem":
-        lines = [found.span() for found in _KEY_LINE.finditer(value) if _is_of_a_key(value, found)]
+        lines = [m.span() for m in _KEY_LINES.finditer(value) if looks_random(m[1])]
         return [(span.start + start, span.start + end) for start, end in lines]
     command = _COMMAND.search(value)
     end = len(value) if command is None else command.start()
@@ -210,7 +213,3 @@ def _without_commands(text: str, span: Span) -> list[tuple[int, int]]:
     if span.kind == "header" and command is not None:
         places += [pair.span(1) for pair in _PAIR.finditer(value, end)]
     return [(span.start + start, span.start + end) for start, end in places]
-
-
-def _is_of_a_key(block: str, line: re.Match[str]) -> bool:
-    return looks_random(line[0]) or block[line.end() :].lstrip().startswith("-----END")

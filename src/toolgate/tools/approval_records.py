@@ -7,9 +7,10 @@ as `approval_request.json`.
 """
 
 import contextlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -43,7 +44,6 @@ _HAPPENED: Final = {  # the types of the events; their subject is the run that w
 
 decode: Final = msgspec.json.Decoder(Approval).decode
 encode: Final = msgspec.json.Encoder().encode
-_decode_args: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Question(NamedTuple):
@@ -98,7 +98,7 @@ class Approvals:
         """An approval with the arguments as an approver sees them: from the original while it is open."""
         row = await self._journal.get(ASKED_ARGS, approval.approval_id)
         if row is not None:
-            shown = self.view.show(_decode_args(self._seal.open(row.value)))
+            shown = self.view.show(json.loads(self._seal.open(row.value)))
             return _question(replace(approval, hidden=max(approval.hidden, shown.hidden)), shown)
         for artifact in (Artifact.APPROVAL_REQUEST, Artifact.REQUEST):
             (ref,) = refs_of(approval.request_id, [artifact])
@@ -119,7 +119,7 @@ class Approvals:
             sealed = await self._journal.get(ASKED_ARGS, approval_id)
             if sealed is None:  # asked for by an earlier version
                 return await self.question(revealed)
-            shown = self.view.show(_decode_args(self._seal.open(sealed.value)), reveal=True)
+            shown = self.view.show(json.loads(self._seal.open(sealed.value)), reveal=True)
             value = encode(revealed)
             metadata: dict[str, JsonValue] = {"tool": revealed.tool, "hidden": revealed.hidden}
             with contextlib.suppress(Conflict):  # decided, or revealed to another
@@ -186,7 +186,7 @@ class Approvals:
             user=request.caller.user,
             hidden=hidden,
         )
-        sealed = self._seal.close(encode(dict(request.args)))
+        sealed = self._seal.close(json.dumps(dict(request.args)).encode())
         asked = Put(ASKED_ARGS, approval.approval_id, sealed, expected=0)
         return approval, [asked, *self._write(approval, expected=0)]
 
