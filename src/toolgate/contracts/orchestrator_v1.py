@@ -18,6 +18,7 @@ INVOKE_PATH: Final = "/internal/invoke"
 SUBMIT_PATH: Final = "/internal/tool_calls/{tool_call_id}/submit"
 DECIDE_PATH: Final = "/internal/approvals/{approval_id}/decide"
 DECIDE_ALIAS_PATH: Final = "/internal/approvals/{approval_id}/submit"
+REVEAL_PATH: Final = "/internal/approvals/{approval_id}/reveal"  # ours, for who has no gateway
 CANCEL_PATH: Final = "/internal/runs/{run_id}/cancel"
 RUN_PATH: Final = "/internal/runs/{run_id}"
 RUN_EVENTS_PATH: Final = "/internal/runs/{run_id}/events/stream"

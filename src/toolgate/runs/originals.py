@@ -96,8 +96,9 @@ class Originals:
         """The delivery with the original arguments if it is about an open call."""
         if delivery.type not in (TOOL_REQUEST, APPROVAL_REQUIRED):
             return delivery
-        return replace(
-            delivery, members={**delivery.members, **self._of(delivery.type, delivery.members)}
+        originals = self._of(delivery.type, delivery.members)
+        return (
+            replace(delivery, members={**delivery.members, **originals}) if originals else delivery
         )
 
     def restored(self, events: Sequence[Event], *, keep_redacted: bool = False) -> Sequence[Event]:

@@ -27,6 +27,7 @@ from toolgate.runs.deliveries import Delivery
 from toolgate.runs.originals import ARGS, CALL_ARGS, REDACTED_ARGS, SUMMARY, Originals
 from toolgate.runs.retention import Sweep
 from toolgate.secrets.approver_view import summary_of, with_texts
+from toolgate.secrets.redaction import UNCHECKED
 
 RUNS: Final = "remote_runs"
 OPEN: Final = "remote_open"
@@ -221,11 +222,14 @@ class RemoteRuns:
         if asks.type == deliveries.APPROVAL_REQUIRED:  # maybe of an orchestrator of another make
             given = {name: with_texts(value, visible) for name, value in given.items()}
         redacted = members.pop(REDACTED_ARGS, None)
-        kept = {**members, **self.redact_fields(given)}
-        if redacted is not None:
-            kept[ARGS] = self.redact_fields(redacted)
-            if SUMMARY in given:
-                kept[SUMMARY] = summary_of(str(members["tool_name"]), kept[ARGS])
+        kept = {**members, **given}
+        if ARGS in given:
+            kept[ARGS] = self.redact_fields(given[ARGS] if redacted is None else redacted)
+        if SUMMARY in given and redacted is not None:
+            kept[SUMMARY] = summary_of(str(members["tool_name"]), kept[ARGS])
+        elif SUMMARY in given:
+            clean = self.redact_fields({SUMMARY: given[SUMMARY]})
+            kept[SUMMARY] = clean.get(SUMMARY, UNCHECKED)
         if all(kept[name] == given[name] for name in given):
             return kept, None
         return kept, given if asks.type == deliveries.APPROVAL_REQUIRED else given[ARGS]

@@ -79,6 +79,7 @@ class OrchestratorApi:
                 Route(wire.SUBMIT_PATH, self._submit, methods=["POST"]),
                 Route(wire.DECIDE_PATH, self._decide, methods=["POST"]),
                 Route(wire.DECIDE_ALIAS_PATH, self._decide, methods=["POST"]),
+                Route(wire.REVEAL_PATH, self._reveal, methods=["POST"]),
                 Route(wire.CANCEL_PATH, self._cancel, methods=["POST"]),
                 Route(wire.RUN_PATH, self._run, methods=["GET"]),
                 Route(wire.RUN_EVENTS_PATH, self._events, methods=["GET"]),
@@ -156,6 +157,13 @@ class OrchestratorApi:
         except Conflict:  # the earlier decision stands and is the answer
             log.info("decided_already approval_id=%s", approval_id)
         return asgi.Json(_approval_view(await self.runs.find_approval(approval_id)))
+
+    async def _reveal(self, request: Request) -> Response:
+        self._authorize(request)
+        approval_id = request.path_params["approval_id"]
+        await self.runs.find_approval(approval_id)
+        asked = await self.runs.gate.reveal_approval(approval_id, by="orchestrator")
+        return asgi.Json(_approval_view(asked))
 
     async def _cancel(self, request: Request) -> Response:
         self._authorize(request)
