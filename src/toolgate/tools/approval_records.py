@@ -183,7 +183,7 @@ class Approvals:
             rule_digest=decision.rule_digest,
             definition=definition,
             target=request.target_id,
-            user=request.caller.user,
+            user=request.caller.user if request.caller.agent else "",
             hidden=hidden,
         )
         sealed = self._seal.close(json.dumps(dict(request.args)).encode())
