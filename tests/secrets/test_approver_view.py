@@ -20,6 +20,7 @@ from tests.hostile.calls import (
     seen,
     written,
 )
+from toolgate.core.tools import JsonValue
 from toolgate.secrets.approver_view import ApproverView, summary_of
 from toolgate.secrets.patterns import SecretPatterns
 
@@ -56,7 +57,10 @@ def texts(draw: st.DrawFn) -> list[Piece]:
 def test_all_but_the_planted_secrets_is_seen_and_none_of_them_is_stored(
     pieces: list[Piece],
 ) -> None:
-    given_args = {"command": written(pieces), "more": [{"deep": written(pieces)}, 7, None, True]}
+    given_args: dict[str, JsonValue] = {
+        "command": written(pieces),
+        "more": [{"deep": written(pieces)}, 7, None, True],
+    }
     shown = VIEW.show(given_args)
     assert shown.args == {"command": seen(pieces), "more": [{"deep": seen(pieces)}, 7, None, True]}
     assert shown.hidden == 2 * hidden(pieces)
