@@ -27,14 +27,14 @@ from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
 from toolgate.evidence.audit import AuditQuery
 from toolgate.evidence.evidence import STREAM as EVIDENCE
 from toolgate.evidence.evidence import record_of
-from toolgate.journal.journal import Event, Operation, Put, Row
+from toolgate.journal.journal import Delete, Event, Operation, Put, Row
 from toolgate.policy.file import load_policy
 from toolgate.policy.model import ACTIVE_POLICY, Decision, Effect
 from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.testing.clock import FakeClock
+from toolgate.tools.approval_records import ASKED_ARGS, OPEN
 from toolgate.tools.approval_records import COLLECTION as APPROVALS
-from toolgate.tools.approval_records import OPEN
-from toolgate.tools.approvals import binding_of
+from toolgate.tools.approvals import HiddenArguments, binding_of
 from toolgate.tools.calls import (
     EXECUTIONS,
     FINISHED,
@@ -973,6 +973,37 @@ async def test_a_person_who_is_asked_sees_all_of_a_long_call(rig: Rig) -> None:
     assert pending.summary == f'ask.once {{"command": "{padded}"}}'
     asked = await rig.gate.approval(pending.approval_id)
     assert (asked.summary, asked.args) == (pending.summary, {"command": padded})
+
+
+async def test_an_approval_of_an_earlier_version_is_not_approved_with_masks_in_its_call(
+    rig: Rig,
+) -> None:
+    pending = await rig.run(call("r1", "ask.once", text="password=hunter2"))
+    assert isinstance(pending, Pending)
+    asked = await rig.gate.approval(pending.approval_id)
+    assert (asked.args, asked.approval.hidden) == ({"text": "password=hunter2"}, 0)
+    await rig.journal.commit(Delete(ASKED_ARGS, pending.approval_id))  # 0.1.0 kept none
+    kept = await rig.gate.approval(pending.approval_id)
+    assert kept.args == {"text": "password=[redacted]"}
+    with pytest.raises(HiddenArguments):
+        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    with pytest.raises(Conflict):
+        await rig.gate.reveal_approval(pending.approval_id, by="operator")
+    await rig.gate.decide_approval(pending.approval_id, approve=False, decided_by="u", reason="")
+
+
+async def test_a_secret_that_became_known_while_a_call_waits_is_not_shown(rig: Rig) -> None:
+    encoded = b"a very long passphrase".hex()
+    pending = await rig.run(call("r1", "ask.once", text=encoded))
+    assert isinstance(pending, Pending)
+    rig.patterns.learn("a very long passphrase", "late")
+    asked = await rig.gate.approval(pending.approval_id)
+    assert asked.args == {"text": f"[hidden: {len(encoded)} characters]"}
+    with pytest.raises(HiddenArguments):
+        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    revealed = await rig.gate.reveal_approval(pending.approval_id, by="operator")
+    assert revealed.args == {"text": encoded}
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
 
 
 NO_PAY = "  - {id: no-pay, deny: exec, match: {command: ['pay **']}, reason: No money}\n"

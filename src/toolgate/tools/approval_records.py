@@ -18,12 +18,14 @@ from toolgate.core.clock import Clock
 from toolgate.core.enums import ApprovalStatus
 from toolgate.core.errors import Conflict, Damaged, NotFound
 from toolgate.core.tools import JsonValue, ToolRequest
+from toolgate.core.visible import visible
 from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put, Row
 from toolgate.journal.rows import version_of
 from toolgate.policy.model import Decision
-from toolgate.secrets.approver_view import ApproverView, Shown, summary_of
+from toolgate.secrets.approver_view import ApproverView, Shown, summary_of, with_texts
+from toolgate.secrets.redaction import MASK
 from toolgate.secrets.seal import Seal
 from toolgate.tools.approvals import DEFAULT_TTL_MS, POLICY, Approval, askers, binding_of
 from toolgate.tools.responses import Artifact, refs_of
@@ -104,8 +106,8 @@ class Approvals:
             (ref,) = refs_of(approval.request_id, [artifact])
             with contextlib.suppress(NotFound, Damaged, msgspec.DecodeError):
                 content = msgspec.json.decode(await self._evidence.fetch(ref))
-                if isinstance(args := content.get("args"), dict):
-                    return _question(approval, Shown(args))
+                if isinstance(args := with_texts(content.get("args"), visible), dict):
+                    return _question(_as_kept(approval, args), Shown(args))
         return Question(approval, approval.summary, None)
 
     async def reveal(self, approval_id: str, *, by: str) -> Question:
@@ -117,8 +119,11 @@ class Approvals:
             row = await self._row(approval_id)
             revealed = decode(row.value).reveal(by=by, now=self._clock.now_ms())
             sealed = await self._journal.get(ASKED_ARGS, approval_id)
-            if sealed is None:  # asked for by an earlier version
-                return await self.question(revealed)
+            if sealed is None:
+                raise Conflict(
+                    f"approval {approval_id} was asked for by an earlier version, which kept no more of"
+                    " its call: reject it, and let it be asked for again"
+                )
             shown = self.view.show(json.loads(self._seal.open(sealed.value)), reveal=True)
             value = encode(revealed)
             metadata: dict[str, JsonValue] = {"tool": revealed.tool, "hidden": revealed.hidden}
@@ -206,6 +211,8 @@ class Approvals:
         while True:
             row = await self._row(approval_id)
             asked, now = decode(row.value), self._clock.now_ms()
+            if approve:  # what is hidden is told by the secrets that are known now
+                asked = replace(asked, hidden=(await self.question(asked)).approval.hidden)
             decided = asked.decide(approve=approve, decided_by=decided_by, now=now, note=reason)
             if overtaken:
                 decided = asked.close(by=POLICY, now=now, note=overtaken)
@@ -300,6 +307,12 @@ class Approvals:
 
 def _question(approval: Approval, shown: Shown) -> Question:
     return Question(approval, summary_of(approval.tool, shown.args), shown.args)
+
+
+def _as_kept(approval: Approval, args: Mapping[str, JsonValue]) -> Approval:
+    """An open approval of 0.1.0, which kept its arguments redacted only: each mask hides something."""
+    masks = summary_of("", args).count(MASK) if approval.status is ApprovalStatus.PENDING else 0
+    return replace(approval, hidden=max(approval.hidden, masks * len(MASK)))
 
 
 def _label(text: str) -> str:
