@@ -12,7 +12,7 @@ could begin. It is written down in the clear; the view is made from the original
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from toolgate.core.tools import JsonValue
@@ -52,20 +52,25 @@ class ApproverView:
 
         Raises RecursionError.
         """
-        hidden = 0
-
-        def shown(text: str) -> str:
-            nonlocal hidden
-            named, unnamed = self._masked(text)
-            hidden += sum(end - start for start, end, _ in unnamed)
-            return _assembled(text, named if reveal else sorted(named + unnamed))
-
-        return Shown(_mapped(args, shown), 0 if reveal else hidden)
+        shown = _mapped(args, self._revealed if reveal else self._shown)
+        return Shown(shown, 0 if reveal else sum(map(self._hidden, _texts(dict(args)))))
 
     def store(self, args: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """The copy for the disk."""
         plain = dict(args)
         return self._stored_members(plain, strip(plain, []))
+
+    def _shown(self, text: str) -> str:
+        named, hidden = self._masked(text)
+        return _assembled(text, sorted(named + hidden))
+
+    def _revealed(self, text: str) -> str:
+        named, _ = self._masked(text)
+        return _assembled(text, named)
+
+    def _hidden(self, text: str) -> int:
+        _, hidden = self._masked(text)
+        return sum(end - start for start, end, _ in hidden)
 
     def _masked(self, text: str) -> tuple[list[Piece], list[Piece]]:
         """The pieces that are masked for an approver: by name, and counted."""
@@ -143,6 +148,24 @@ def with_texts(value: JsonValue, shown: _Show) -> JsonValue:
             return value
 
 
+def _texts(value: JsonValue) -> Iterator[str]:
+    """Each text, name and number of a value."""
+    match value:
+        case dict():
+            for key, member in value.items():
+                yield key
+                yield from _texts(member)
+        case list():
+            for item in value:
+                yield from _texts(item)
+        case str():
+            yield value
+        case int() | float() if not isinstance(value, bool):
+            yield str(value)
+        case _:
+            pass
+
+
 def _number(value: int | float, shown: _Show) -> JsonValue:
     text = str(value)
     return value if (after := shown(text)) == text else after
@@ -187,10 +210,14 @@ def _apart(pieces: Sequence[Piece]) -> list[Piece]:
 def _without(pieces: Sequence[Piece], others: Sequence[Piece]) -> list[Piece]:
     """The parts of the pieces that none of the others covers; both are sorted and apart."""
     found: list[Piece] = []
+    at = 0
     for start, end, shown in pieces:
-        for other_start, other_end, _ in others:
-            if other_end <= start or end <= other_start:
-                continue
+        while at < len(others) and others[at][1] <= start:
+            at += 1
+        beside = at
+        while beside < len(others) and others[beside][0] < end:
+            other_start, other_end, _ = others[beside]
+            beside += 1
             if start < other_start:
                 found.append((start, other_start, shown))
             start = other_end
