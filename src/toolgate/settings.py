@@ -305,11 +305,17 @@ class Settings:
         given: Secret = getattr(self, TOKENS[kind])
         return given.reveal()
 
-    def secrets(self) -> list[str]:
-        """Every secret that was set, for the redactor to know."""
-        values = (getattr(self, field.name) for field in dataclasses.fields(self))
-        secrets = [value.reveal() for value in values if isinstance(value, Secret) and value]
-        return [one for one in secrets if not (self.any_key and one == ANY_KEY)]
+    def secrets(self) -> dict[str, str]:
+        """Every secret that was set, for the redactor to know, each with the name of its setting."""
+        values = {field: getattr(self, field.name) for field in dataclasses.fields(self)}
+        found = {
+            value.reveal(): field.metadata["name"]
+            for field, value in values.items()
+            if isinstance(value, Secret) and value
+        }
+        if self.any_key:
+            del found[ANY_KEY]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

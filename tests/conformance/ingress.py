@@ -36,6 +36,18 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A call that needs approval is announced to the session with `approval_required`.",
     ),
     Requirement(
+        id="001/approvals/seen-whole",
+        source="spec ingress.md, Codes",
+        behaviour="An approver sees every character of a call but known secrets, which are named, and "
+        "token-shaped words, which are counted; the evidence keeps what was shown.",
+    ),
+    Requirement(
+        id="001/approvals/hidden-arguments",
+        source="spec ingress.md, Codes",
+        behaviour="A call with hidden characters is approved only after the operator has revealed them; until "
+        "then an approval is refused with `detail.reason` `hidden_arguments`, and stays open.",
+    ),
+    Requirement(
         id="001/approvals/approve",
         source="spec ingress.md, approval_decision",
         behaviour="An approved call is dispatched.",

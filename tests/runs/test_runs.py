@@ -686,7 +686,7 @@ async def test_a_decision_by_another_door_lets_the_run_go_on_even_after_a_restar
     state = await house.runs.state(run_id)
     assert state.status is RunStatus.PAUSED_WAITING_APPROVAL
     approval_id = state.calls[0].approval_id
-    assert (await house.gate.approval(approval_id)).status is ApprovalStatus.PENDING
+    assert (await house.gate.approval(approval_id)).approval.status is ApprovalStatus.PENDING
     if verdict == "expire":
         await house.gate.expire(approval_id)
     else:

@@ -139,15 +139,16 @@ class Core:
     seal: AesGcmSeal
     owner: Owner
 
-    def learn(self, secret: str) -> None:
+    def learn(self, secret: str, name: str = "") -> None:
         """Redact this secret from now on; one that is too short cannot be told from text."""
         if len(secret) >= SHORTEST:
-            self.patterns.learn(secret)
+            self.patterns.learn(secret, name)
 
 
 def configure_logs(settings: Settings) -> SecretPatterns:
     """Start the log on stderr, without known secrets; return the patterns, for more of them."""
-    patterns = SecretPatterns(one for one in settings.secrets() if len(one) >= SHORTEST)
+    known = settings.secrets().items()
+    patterns = SecretPatterns({one: name for one, name in known if len(one) >= SHORTEST})
     logs.configure(
         level=settings.log_level,
         as_json=settings.log_format == "json",
@@ -242,7 +243,7 @@ def token(settings: Settings, kind: TokenKind, patterns: SecretPatterns) -> str:
     if not kept:  # an empty one would let anyone in
         kept = new_token(kind)
         write_private(path, kept.encode())
-    patterns.learn(kept)
+    patterns.learn(kept, path.name)
     return kept
 
 

@@ -117,9 +117,9 @@ ERROR_CODES: Final = {
     ),
     ErrorCode.INVALID_TOKEN: Code("The token is wrong or was revoked", "Pair again", 401),
     ErrorCode.PERMISSION_DENIED: Code(
-        "The policy, the device's scope or the declared level does not allow it, or there is no "
-        "such tool or capability",
-        "Do not repeat it; ask the operator",
+        "The policy, the device's scope or the declared level does not allow it, there is no such tool"
+        " or capability, or an approval has hidden characters (`data.reason`: `hidden_arguments`)",
+        "Do not repeat it; ask the operator, who can reveal hidden characters",
         403,
     ),
     ErrorCode.IDEMPOTENCY_CONFLICT: Code(
@@ -764,6 +764,8 @@ class ApprovalSummary(CamelWire):
     tool: str
     args_summary: str
     status: str
+    hidden: Count  # characters of the arguments that are masked, but for known secrets
+    revealed: bool  # the operator has seen them; else it cannot be approved
     created_at: UnixMs
     expires_at: UnixMs
     asked_by: str
@@ -775,6 +777,8 @@ class ApprovalSummary(CamelWire):
     run_id: str | UnsetType = UNSET
     request_id: str | UnsetType = UNSET
     decided_by: str | UnsetType = UNSET
+    target_id: str | UnsetType = UNSET  # where it would run, if the request says it
+    args: Json | UnsetType = UNSET  # as an approver sees them; unset where nothing has them
     confirmation: str | UnsetType = UNSET  # `self`: the operator confirmed their own call
     definition_digest: str | UnsetType = UNSET  # of the pinned definition of an MCP server's tool
 

@@ -398,7 +398,9 @@ class Advance:
                     approval_id=outcome.approval_id,
                     client=due is not None,
                 )
-                asked = deliveries.approval_required(state, call, outcome)
+                asked = deliveries.approval_required(
+                    state, call, outcome, summary=outcome.summary, args=outcome.args
+                )
                 return self.runs.change(state, wait, events=[asked])
             case Denied():
                 return self._refused(state, call, outcome)

@@ -50,7 +50,7 @@ from toolgate.runs.state import (
     reduce,
 )
 from toolgate.tools import outcomes
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approval_records import Question
 from toolgate.tools.outcomes import ToolGate
 
 log = logging.getLogger(__name__)
@@ -347,12 +347,12 @@ class Runs:
         state = await self.state(await self.gate.run_of(call_id))
         return state.call(call_id), state
 
-    async def find_approval(self, approval_id: str) -> Approval:
+    async def find_approval(self, approval_id: str) -> Question:
         """The approval of a run's call; NotFound for any other."""
-        approval = await self.gate.approval(approval_id)
+        asked = await self.gate.approval(approval_id)
         with contextlib.suppress(NotFound):
-            (await self.state(approval.run_id)).call(approval.request_id)
-            return approval
+            (await self.state(asked.approval.run_id)).call(asked.approval.request_id)
+            return asked
         raise NotFound("approval", approval_id)
 
     async def decide_approval(
@@ -366,7 +366,7 @@ class Runs:
         decided_by: Identity,
     ) -> Accepted:
         """Record a person's answer; the stream of approvals then wakes the run."""
-        approval = await self.find_approval(approval_id)
+        approval = (await self.find_approval(approval_id)).approval
         is_other = session_id and approval.session != session_id
         if is_other or (run_id and approval.run_id != run_id):
             raise NotFound("approval", approval_id)
@@ -509,8 +509,12 @@ class Runs:
                 if call.on_device:
                     found.append(deliveries.tool_request(state, call))
                 elif call.status is CallStatus.WAITING_APPROVAL:
-                    asked = await self.gate.approval(call.approval_id)
-                    found.append(deliveries.approval_required(state, call, asked))
+                    approval, summary, args = await self.gate.approval(call.approval_id)
+                    found.append(
+                        deliveries.approval_required(
+                            state, call, approval, summary=summary, args=args
+                        )
+                    )
         return found
 
 
