@@ -50,7 +50,7 @@ from toolgate.runs.state import (
     reduce,
 )
 from toolgate.tools import outcomes
-from toolgate.tools.approval_records import Question
+from toolgate.tools.approvals import Question
 from toolgate.tools.outcomes import ToolGate
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from toolgate.core.errors import Conflict, NotFound, Refused, Unavailable
 from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put
 from toolgate.policy.refusal_texts import OUTSIDE_SCOPE, RATE_LIMITED
-from toolgate.tools.approval_records import Question
-from toolgate.tools.approvals import Approval, askers
+from toolgate.tools.approvals import Approval, Question, askers
 from toolgate.tools.calls import EXECUTIONS
 from toolgate.tools.engine import Update, no_update
 from toolgate.tools.limits import CapabilityLimits

@@ -10,7 +10,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -28,7 +28,7 @@ from toolgate.policy.model import Decision
 from toolgate.secrets.approver_view import ApproverView, Shown, summary_of, with_texts
 from toolgate.secrets.redaction import MASK
 from toolgate.secrets.seal import Seal
-from toolgate.tools.approvals import DEFAULT_TTL_MS, POLICY, Approval, askers, binding_of
+from toolgate.tools.approvals import DEFAULT_TTL_MS, POLICY, Approval, Question, askers, binding_of
 from toolgate.tools.responses import Artifact, refs_of
 
 COLLECTION: Final = "approvals"
@@ -47,14 +47,6 @@ _HAPPENED: Final = {  # the types of the events; their subject is the run that w
 
 decode: Final = msgspec.json.Decoder(Approval).decode
 encode: Final = msgspec.json.Encoder().encode
-
-
-class Question(NamedTuple):
-    """An approval and its call, as an approver sees it; `args` is None where nothing has them."""
-
-    approval: Approval
-    summary: str
-    args: dict[str, JsonValue] | None
 
 
 class Approvals:

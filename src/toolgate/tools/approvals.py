@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolgate.access.devices import Identity, Who, is_by_program
 from toolgate.core.enums import ApprovalStatus
@@ -183,3 +183,11 @@ def askers(caller: Caller) -> tuple[str, ...]:
         return names
     named = (("device", caller.device), ("user", caller.user))
     return tuple(name for kind, who in named if who for name in (who, f"{kind}:{who}"))
+
+
+class Question(NamedTuple):
+    """An approval and its call, as an approver sees it; `args` is None where nothing has them."""
+
+    approval: Approval
+    summary: str
+    args: dict[str, JsonValue] | None

@@ -40,8 +40,8 @@ from toolgate.policy.refusal_texts import (
 from toolgate.secrets.approver_view import summary_of
 from toolgate.secrets.redaction import RedactingStream, Redactor
 from toolgate.tools import outcomes
-from toolgate.tools.approval_records import Approvals, Question, approval_id_of
-from toolgate.tools.approvals import POLICY, RUN, Approval, MayNotDecide
+from toolgate.tools.approval_records import Approvals, approval_id_of
+from toolgate.tools.approvals import POLICY, RUN, Approval, MayNotDecide, Question
 from toolgate.tools.calls import (
     TERMINAL,
     Call,

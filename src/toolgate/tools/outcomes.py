@@ -27,7 +27,7 @@ from toolgate.policy.refusal_texts import (
     RATE_LIMITED,
     refusal_text,
 )
-from toolgate.tools.approval_records import Question
+from toolgate.tools.approvals import Question
 from toolgate.tools.engine import Update, no_update
 from toolgate.tools.responses import Response
 

@@ -17,7 +17,7 @@ from toolgate.surfaces.gateway.routes import Call
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.tools import approval_records as kept
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approvals import Approval, Question
 
 DECIDED = 450
 
@@ -69,8 +69,8 @@ def _approval(number: int, asked_at: int, expires_at: int) -> Approval:
 
 
 class NoArguments:
-    async def question(self, approval: Approval) -> kept.Question:
-        return kept.Question(approval, approval.summary, None)
+    async def question(self, approval: Approval) -> Question:
+        return Question(approval, approval.summary, None)
 
 
 def _rows(approvals: Sequence[Approval]) -> list[Operation]:

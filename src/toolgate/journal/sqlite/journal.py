@@ -19,7 +19,7 @@ from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
 from toolgate.journal.batching import Commit, Forget, GroupCommit, NewEpoch
 from toolgate.journal.bus import Bus
-from toolgate.journal.journal import Event, Head, Operation, Row
+from toolgate.journal.journal import Event, Head, Operation, Row, StreamSummary
 from toolgate.journal.sqlite.home_lock import HomeLock
 from toolgate.journal.sqlite.schema import (
     HEAD,
@@ -30,7 +30,7 @@ from toolgate.journal.sqlite.schema import (
     open_for_reading,
 )
 from toolgate.journal.sqlite.upgrade import Upgrade
-from toolgate.journal.sqlite.writer import Limits, Summary, Writer
+from toolgate.journal.sqlite.writer import Limits, Writer
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class SqliteJournal:
         clock: Clock,
         bus: Bus,
         limits: Limits,
-        summary: Summary | None = None,
+        summary: StreamSummary | None = None,
     ) -> None:
         self._path = path
         self._lock = lock
@@ -91,7 +91,7 @@ class SqliteJournal:
         bus: Bus,
         limits: Limits = _DEFAULT_LIMITS,
         upgrade: Upgrade | None = None,
-        summary: Summary | None = None,
+        summary: StreamSummary | None = None,
     ) -> Self:
         """Open or make the file, and hold its directory for this process.
 

@@ -25,10 +25,10 @@ from toolgate.journal.journal import (
     Delete,
     Event,
     Fence,
-    NewEvent,
     Operation,
     Overwrite,
     Put,
+    StreamSummary,
 )
 from toolgate.journal.sqlite.schema import (
     LAST,
@@ -81,15 +81,6 @@ class Limits:
     forgotten_at_once: int = 1000  # events per transaction, so that commits pass in between
     segment: int = 64  # numbers of a stream in one segment; a file must not meet a smaller one
     readers: int = 3  # threads; reading a page takes well under a millisecond
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Each transaction that adds events to `of` adds one event to `into` that is made from them."""
-
-    of: str
-    into: str
-    make: Callable[[Sequence[Event]], NewEvent]
 
 
 class _MustLook(Exception):
@@ -182,7 +173,7 @@ class Writer(threading.Thread):
         clock: Clock,
         settle: Callable[[list[Commit]], None],
         limits: Limits,
-        summary: Summary | None = None,
+        summary: StreamSummary | None = None,
     ) -> None:
         super().__init__(name="journal-writer", daemon=True)
         self._connection = opened.connection
@@ -345,7 +336,7 @@ class Writer(threading.Thread):
             raise
         self._written = draft
 
-    def _sum_up(self, summary: Summary, batch: list[Commit], draft: Draft, now: int) -> None:
+    def _sum_up(self, summary: StreamSummary, batch: list[Commit], draft: Draft, now: int) -> None:
         events = chain.from_iterable(commit.events for commit in batch)
         summed = [event for event in events if event.stream == summary.of]
         made = [summary.make(summed)] if summed else []

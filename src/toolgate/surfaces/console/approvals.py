@@ -9,8 +9,7 @@ from starlette.requests import Request
 
 from toolgate.surfaces.console.parts import AT_CONSOLE, COUNTED, Answer, Parts, body_of, is_run
 from toolgate.tools import approval_records as kept
-from toolgate.tools.approval_records import Question
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approvals import Approval, Question
 
 SHOWN: Final = 200  # of those that wait, the oldest: each with its whole call
 RECENT: Final = 50

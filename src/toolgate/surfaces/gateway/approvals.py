@@ -23,12 +23,12 @@ from toolgate.surfaces.gateway.routes import (
     page_limit,
     whole,
 )
-from toolgate.tools.approval_records import ASKED, Approvals, Question
+from toolgate.tools.approval_records import ASKED, Approvals
 from toolgate.tools.approval_records import COLLECTION as APPROVALS
 from toolgate.tools.approval_records import OPEN as OPEN_APPROVALS
 from toolgate.tools.approval_records import STREAM as APPROVALS_STREAM
 from toolgate.tools.approval_records import decode as decode_approval
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approvals import Approval, Question
 from toolgate.tools.outcomes import ToolGate
 
 PAGE_CHARACTERS: Final = 4 << 20  # of the calls on a page, which are shown whole; at least one is

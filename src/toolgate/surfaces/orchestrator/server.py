@@ -37,8 +37,7 @@ from toolgate.runs.orchestrator import Invocation, UnknownAgent
 from toolgate.runs.records import session_stream
 from toolgate.runs.runs import Runs
 from toolgate.runs.state import CallState, RunState
-from toolgate.tools.approval_records import Question
-from toolgate.tools.approvals import HiddenArguments
+from toolgate.tools.approvals import HiddenArguments, Question
 
 log = logging.getLogger(__name__)
 
