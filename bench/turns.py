@@ -195,7 +195,7 @@ def running(name: str, path: Path) -> Iterator[Tree]:
     with tempfile.TemporaryDirectory() as home:
         process = subprocess.Popen(
             [*program, "up"],
-            env={**kept, **SETTINGS, "TOOLGATE_HOME": f"{home}/home"},
+            env={**kept, **SETTINGS, "TOOLGATE_HOME": f"{home}/home", "STATE_DIR": f"{home}/s"},
             cwd=home,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -36,6 +36,18 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A call that needs approval is announced to the session with `approval_required`.",
     ),
     Requirement(
+        id="001/approvals/seen-whole",
+        source="spec ingress.md, Codes",
+        behaviour="An approver sees every character of a call but known secrets, which are named, and "
+        "token-shaped words, which are counted; the evidence keeps what was shown.",
+    ),
+    Requirement(
+        id="001/approvals/hidden-arguments",
+        source="spec ingress.md, Codes",
+        behaviour="A call with hidden characters is approved only after the operator has revealed them; until "
+        "then an approval is refused with `detail.reason` `hidden_arguments`, and stays open.",
+    ),
+    Requirement(
         id="001/approvals/approve",
         source="spec ingress.md, approval_decision",
         behaviour="An approved call is dispatched.",
@@ -199,6 +211,16 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/codes/six-only",
         source="seed 001, 错误码定义",
         behaviour="`error.code` is one of the six codes of the table; `detail.reason` says more.",
+    ),
+    Requirement(
+        id="001/compose/seed-block",
+        source="seed 001, Docker Compose 配置",
+        behaviour="The seed's compose block works as it stands with our image: its ports, its environment and its health check by curl.",
+    ),
+    Requirement(
+        id="001/compose/up-beside-an-orchestrator",
+        source="spec ingress.md, Compose",
+        behaviour="With ORCHESTRATOR_URL `up` uses that orchestrator, starts none of its own and says so in its ready line.",
     ),
     Requirement(
         id="001/connection/created",
@@ -375,6 +397,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/dispatch/submit-cancel",
         source="seed 001, cancel_run",
         behaviour="A `cancel_run` is sent to `/internal/runs/{id}/cancel`.",
+    ),
+    Requirement(
+        id="001/dispatch/confirmation-or-error",
+        source="seed 001, 返回确认或错误",
+        behaviour="A tool_result and an approval_decision are answered with a confirmation or an error, a cancel_run with a confirmation.",
     ),
     Requirement(
         id="001/dispatch/orchestrator-down",
@@ -776,7 +803,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     Requirement(
         id="001/m5/multi-device",
         source="seed 001, 同一用户多设备",
-        behaviour="Several devices of one user receive messages at the same time.",
+        behaviour="Several devices of one user, connected to one session, receive its messages at the same time.",
     ),
     Requirement(
         id="001/m5/status",
@@ -980,6 +1007,12 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="At the end of the resume window waiting client tools fail with `client_offline` before the runs are cancelled.",
     ),
     Requirement(
+        id="001/offline/no-cache",
+        source="seed 001, 不做消息缓存",
+        behaviour="The MVP keeps no messages for clients that are offline.",
+        divergence="Given up for M5: what a session missed is kept and sent again.",
+    ),
+    Requirement(
         id="001/orchestrator/invoke-sse",
         source="spec ingress.md, POST /internal/invoke",
         behaviour="`POST /internal/invoke` with `Accept: text/event-stream` answers an SSE stream.",
@@ -1133,6 +1166,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/resume/other-epoch",
         source="spec ingress.md, hello may carry",
         behaviour="A `hello` with another epoch than the server's gets a snapshot and no replay.",
+    ),
+    Requirement(
+        id="001/resume/restored",
+        source="spec ingress.md, hello may carry",
+        behaviour="A home that was put back from a copy, or lacks events that it had, does not start until `toolgate restore accept`, and then has another epoch.",
     ),
     Requirement(
         id="001/resume/same-epoch",
@@ -1406,6 +1444,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A tool call without a result at its deadline is TIMEOUT and the agent is told.",
     ),
     Requirement(
+        id="001/tools/client-tools-ask",
+        source="spec ingress.md, Client tools",
+        behaviour="The shipped policy asks before a client's own tool runs, whatever its name.",
+    ),
+    Requirement(
         id="001/tools/client-tools-in-hello",
         source="spec ingress.md, Agents",
         behaviour="Client tools are registered by `client_meta.tools` in `hello`.",
@@ -1429,5 +1472,10 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/tools/result-confirmed",
         source="spec ingress.md, Confirmations",
         behaviour="An accepted `tool_result` is answered with `state` and `detail {tool_call_id, accepted}`.",
+    ),
+    Requirement(
+        id="001/tools/error-is-a-string",
+        source="seed 001, type ToolResultMessage",
+        behaviour="`error` of a tool_result is a string, from our client and to any orchestrator.",
     ),
 )

@@ -42,6 +42,7 @@ class Program:
     settings: dict[str, str] = field(default_factory=dict)
     installed: bool = False
     role: str = "up"
+    more: tuple[str, ...] = ()  # arguments
     urls: dict[str, str] = field(default_factory=dict)
     process: Forked | asyncio.subprocess.Process | None = None
     log: Path = Path(os.devnull)
@@ -56,11 +57,22 @@ class Program:
         with self.log.open("ab") as log:
             if self.installed:
                 self.process = await asyncio.create_subprocess_exec(
-                    PROGRAM, self.role, env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
+                    PROGRAM,
+                    self.role,
+                    *self.more,
+                    env=given,
+                    stdout=PIPE,
+                    stderr=log,
+                    cwd=self.home.parent,
                 )
             else:
                 self.process = await fork(
-                    self.role, env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
+                    self.role,
+                    *self.more,
+                    env=given,
+                    stdout=PIPE,
+                    stderr=log,
+                    cwd=self.home.parent,
                 )
 
     async def ready(self) -> Self:
@@ -90,7 +102,7 @@ class Program:
 def environment(settings: dict[str, str]) -> dict[str, str]:
     kept = {
         name: os.environ[name]
-        for name in ("PATH", "HOME", "LANG", "PYTHONPATH")
+        for name in ("PATH", "HOME", "LANG", "PYTHONPATH", "XDG_STATE_HOME")
         if name in os.environ
     }
     return {**kept, **CREDENTIALS, **settings}

@@ -19,7 +19,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROOT = Path(__file__).parents[2]
 SEED = next((ROOT / "docs" / "contracts").rglob("001*"))
-OURS = {"seq", "event_id", "deadline_ts", "reason", "message"}  # what we add beyond the seed
+OURS = {
+    "seq",
+    "event_id",
+    "deadline_ts",
+    "reason",
+    "message",
+    "args",
+}  # what we add beyond the seed
 MADE = {"ts", "run_id", "session_id", "tool_call_id", "approval_id", "deadline_ts"}
 TOOLS = {"tools": ["browser.screenshot", "payments.transfer"]}
 

@@ -225,6 +225,7 @@ async def test_a_device_and_a_named_token_see_their_own_tasks_alone(program: Pro
         gil, hal = await paired(http, program, "gil"), await paired(http, program, "hal")
     one, other = await bearer_of(program, "one"), await bearer_of(program, "other")
     callers = (gil, hal, one, other, await bearer_of(program, "third", kind="user"))
+    run_id = ""
     for owner in (one, gil):
         begun = await called(program, owner, "run_task_template", **TASK, options={"mode": "async"})
         run_id = begun["runId"]

@@ -13,8 +13,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.e2e.harness import INTERNAL, Client, running
+from tests.e2e.harness import INTERNAL, Client, Program, running
 from toolgate.runs.originals import CALL_ARGS
+from toolgate.tools.approval_records import ASKED_ARGS
 
 KEY = "sk-proj-a8Kd02mXq71LzR5vWc93TnYb64HsJu"
 GITHUB = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
@@ -204,15 +205,26 @@ async def test_secrets_in_the_arguments_of_an_agents_call_are_sealed_while_it_wa
                 await client.say("cancel_run", **ids)
             else:
                 ids["approval_id"] = asked["approval_id"]
+                assert KEY in await revealed(program, home, asked["approval_id"])
+                assert files_with_a_secret(home) == []
                 await client.say("approval_decision", decision=decision, **ids)
             await client.hear_until("done", "error")
             await program.stop()
     assert files_with_a_secret(home) == []
-    assert rows_of(home, CALL_ARGS) == 0
+    assert rows_of(home, CALL_ARGS) == rows_of(home, ASKED_ARGS) == 0
     received = json.dumps(model.asked)
     assert KEY not in received
     assert API_KEY not in received, "the agent sees its own arguments redacted"
     assert (digest in received) is (decision == "approve"), "the tool receives the original"
+
+
+async def revealed(program: Program, home: Path, approval_id: str) -> str:
+    """What the operator sees who reveals the hidden characters of a call."""
+    headers = {"Authorization": f"Bearer {(home / 'operator.token').read_text()}"}
+    url = f"{program.urls['gateway']}/approvals/{approval_id}/reveal"
+    async with aiohttp.ClientSession(headers=headers) as http, http.post(url, json={}) as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.text()
 
 
 def rows_of(home: Path, collection: str) -> int:

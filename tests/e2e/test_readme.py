@@ -36,6 +36,7 @@ EXPECTED: Final = {  # what its answer must hold, by how a line begins
     "toolgate evidence": "verified",
     "toolgate policy": "ask",
     "toolgate doctor": "python",
+    "toolgate testkit": "0 no",
 }
 
 

@@ -19,6 +19,7 @@ from toolgate.contracts.orchestrator_v1 import RUN_EVENTS_PATH, SUBMIT_PATH
 from toolgate.core.enums import ApprovalStatus, CallStatus, Level, Outcome, RunStatus
 from toolgate.core.errors import Conflict, NotFound, Refused, Unavailable
 from toolgate.core.tools import JsonValue, Tool, ToolOutput, ToolRequest
+from toolgate.evidence.audit import AuditLog
 from toolgate.http import asgi
 from toolgate.journal import dispatcher as dispatching
 from toolgate.journal.dispatcher import Dispatcher
@@ -47,6 +48,7 @@ from toolgate.runs.originals import CALL_ARGS, Originals
 from toolgate.runs.retention import Retention
 from toolgate.runs.runs import CODE_LIMIT, OUTPUT_LIMIT, Limits, Runs
 from toolgate.runs.state import RunStarted
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.gate import FakeGate
@@ -115,13 +117,14 @@ class House:
         """As a process does: also a second time, on the same journal."""
         self.dispatcher = Dispatcher(self.journal, self.clock)
         tools = SessionTools(self.journal)
+        trail = AuditLog(self.journal, redactor=SecretPatterns().redactor())
         self.runs = Runs(
             journal=self.journal,
             dispatcher=self.dispatcher,
             gate=self.gate,
             clock=self.clock,
             new_id=self.new_id,
-            agents=Agents(self.journal, self.builtin, self._reach, PlainSeal()),
+            agents=Agents(self.journal, self.builtin, self._reach, PlainSeal(), trail),
             session_tools=tools,
             originals=Originals(self.journal, PlainSeal()),
             limits=Limits(tool_ms=60_000, agent_ms=300_000),
@@ -683,7 +686,7 @@ async def test_a_decision_by_another_door_lets_the_run_go_on_even_after_a_restar
     state = await house.runs.state(run_id)
     assert state.status is RunStatus.PAUSED_WAITING_APPROVAL
     approval_id = state.calls[0].approval_id
-    assert (await house.gate.approval(approval_id)).status is ApprovalStatus.PENDING
+    assert (await house.gate.approval(approval_id)).approval.status is ApprovalStatus.PENDING
     if verdict == "expire":
         await house.gate.expire(approval_id)
     else:

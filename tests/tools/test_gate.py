@@ -28,14 +28,14 @@ from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
 from toolgate.evidence.audit import AuditQuery
 from toolgate.evidence.evidence import STREAM as EVIDENCE
 from toolgate.evidence.evidence import record_of
-from toolgate.journal.journal import Event, Operation, Put, Row
+from toolgate.journal.journal import Delete, Event, Operation, Put, Row
 from toolgate.policy.file import load_policy
 from toolgate.policy.model import ACTIVE_POLICY, Decision, Effect
 from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.testing.clock import FakeClock
+from toolgate.tools.approval_records import ASKED_ARGS, OPEN
 from toolgate.tools.approval_records import COLLECTION as APPROVALS
-from toolgate.tools.approval_records import OPEN
-from toolgate.tools.approvals import binding_of
+from toolgate.tools.approvals import HiddenArguments, binding_of
 from toolgate.tools.calls import (
     EXECUTIONS,
     FINISHED,
@@ -968,22 +968,55 @@ async def test_a_person_who_is_asked_sees_what_is_invisible_or_turns_the_text_ar
     hidden = "pay \u202e001\u202c to\u200b a\u3000friend\U000e0041 \x9b2J"
     pending = await rig.run(call("r1", "ask.once", text=hidden))
     assert isinstance(pending, Pending)
-    shown = r"pay \u202e001\u202c to\u200b a" + "\u3000" + r"friend\udb40\udc41 \u009b2J"
+    shown = "pay <U+202E>001<U+202C> to<U+200B> a<U+3000>friend<U+E0041> <U+009B>2J"
     assert pending.summary == f'ask.once {{"text": "{shown}"}}'
+    assert pending.args == {"text": shown}
 
 
-async def test_a_person_who_is_asked_sees_the_end_of_a_long_call_or_how_much_of_it_is_missing(
-    rig: Rig,
-) -> None:
-    padded = "ls " + "a " * 1000 + "; pay everything"
+async def test_a_person_who_is_asked_sees_all_of_a_long_call(rig: Rig) -> None:
+    padded = "ls " + "a " * 50_000 + "; pay everything"
     pending = await rig.run(call("r1", "ask.once", command=padded))
     assert isinstance(pending, Pending)
-    assert padded in pending.summary
-    endless = await rig.run(call("r2", "ask.once", command=padded * 10))
-    assert isinstance(endless, Pending)
-    whole = len(f'ask.once {{"command": "{padded * 10}"}}')
-    shown, _, missing = endless.summary.partition("…")
-    assert str(whole - len(shown)) in missing
+    assert pending.summary == f'ask.once {{"command": "{padded}"}}'
+    asked = await rig.gate.approval(pending.approval_id)
+    assert (asked.summary, asked.args) == (pending.summary, {"command": padded})
+
+
+async def test_an_approval_of_an_earlier_version_is_not_approved_with_masks_in_its_call(
+    rig: Rig,
+) -> None:
+    pending = await rig.run(call("r1", "ask.once", text="password=hunter2"))
+    assert isinstance(pending, Pending)
+    asked = await rig.gate.approval(pending.approval_id)
+    assert (asked.args, asked.approval.hidden) == ({"text": "password=hunter2"}, 0)
+    await rig.journal.commit(Delete(ASKED_ARGS, pending.approval_id))  # 0.1.0 kept none
+    kept = await rig.gate.approval(pending.approval_id)
+    assert kept.args == {"text": "password=[redacted]"}
+    with pytest.raises(HiddenArguments):
+        await rig.gate.decide_approval(
+            pending.approval_id, approve=True, decided_by=by("u"), reason=""
+        )
+    with pytest.raises(Conflict):
+        await rig.gate.reveal_approval(pending.approval_id, by="operator")
+    await rig.gate.decide_approval(
+        pending.approval_id, approve=False, decided_by=by("u"), reason=""
+    )
+
+
+async def test_a_secret_that_became_known_while_a_call_waits_is_not_shown(rig: Rig) -> None:
+    encoded = b"a very long passphrase".hex()
+    pending = await rig.run(call("r1", "ask.once", text=encoded))
+    assert isinstance(pending, Pending)
+    rig.patterns.learn("a very long passphrase", "late")
+    asked = await rig.gate.approval(pending.approval_id)
+    assert asked.args == {"text": f"[hidden: {len(encoded)} characters]"}
+    with pytest.raises(HiddenArguments):
+        await rig.gate.decide_approval(
+            pending.approval_id, approve=True, decided_by=by("u"), reason=""
+        )
+    revealed = await rig.gate.reveal_approval(pending.approval_id, by="operator")
+    assert revealed.args == {"text": encoded}
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
 
 
 NO_PAY = "  - {id: no-pay, deny: exec, match: {command: ['pay **']}, reason: No money}\n"

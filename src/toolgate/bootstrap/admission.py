@@ -26,7 +26,7 @@ class Admission:
     capabilities: Capabilities
 
 
-async def open_admission(settings: Settings, core: Core) -> Admission:
+async def open_admission(settings: Settings, core: Core, internal_token: str) -> Admission:
     """Load before recovery: calls that a restart resumes are decided by it."""
     journal, clock = core.journal, core.clock
     registry = Registry(journal, clock)
@@ -35,7 +35,7 @@ async def open_admission(settings: Settings, core: Core) -> Admission:
         operator_token=operator_token(settings, core.patterns),
         gateway_token=settings.gateway_token.reveal(),
         executor_token=token(settings, TokenKind.EXECUTOR, core.patterns),
-        internal_token=token(settings, TokenKind.INTERNAL, core.patterns),
+        internal_token=internal_token,
         api_key=api_key(settings, core.patterns),
     )
     servers = read_servers(Path(settings.mcp_file)) if settings.mcp_file else ()

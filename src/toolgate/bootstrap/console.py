@@ -5,7 +5,7 @@ import asyncio
 from toolgate.bootstrap.admission import operator_token
 from toolgate.bootstrap.installation import VERSION, Core
 from toolgate.bootstrap.tools import Execution
-from toolgate.evidence.check import ClosedHome, check_log
+from toolgate.evidence.check import ClosedHome, check_home
 from toolgate.runs.runs import Runs
 from toolgate.settings import Settings
 from toolgate.surfaces.console.parts import Admission, ChatDoor, Parts, Verification
@@ -25,13 +25,9 @@ async def open_console(
     home, log_key = settings.home, execution.evidence.key
 
     def check() -> Verification:
+        mark = core.mark.mark
         with ClosedHome(home) as closed:
-            found = check_log(
-                closed.log.root,
-                key=log_key,
-                read_artifact=closed.artifact,
-                journal=closed.filed(),
-            )
+            found = check_home(closed, key=log_key, mark=mark)
         return Verification(found.size, found.artifacts, found.problems, found.notes)
 
     async def verify() -> Verification:

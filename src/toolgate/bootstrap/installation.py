@@ -18,18 +18,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
+from toolgate.access.refusal_counts import RefusalCounts
 from toolgate.bootstrap import logs
 from toolgate.bootstrap.metrics import Metrics
 from toolgate.bootstrap.sealing import open_seal
 from toolgate.bootstrap.upgrading import upgrade_of
+from toolgate.core.clock import Clock
 from toolgate.core.errors import Misconfigured
 from toolgate.core.ids import Owner
 from toolgate.core.random_ids import RandomIds
 from toolgate.core.system_clock import SystemClock
+from toolgate.evidence.audit import LEAVES, AuditLog
+from toolgate.evidence.marks import HighWater
 from toolgate.http import asgi
+from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Journal
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.journal.sqlite.read_only import JOURNAL_FILE
 from toolgate.secrets.aesgcm_seal import AesGcmSeal, write_private
 from toolgate.secrets.own_tokens import FILES, TokenKind, kept_token, new_token
 from toolgate.secrets.patterns import SecretPatterns
@@ -50,8 +56,10 @@ class Installation:
     """A running Toolgate: its URLs, and the functions that stop it."""
 
     urls: dict[str, str] = field(default_factory=dict)
+    not_started: list[str] = field(default_factory=list)  # those of `urls` that others serve
     console_link: str = field(default="", repr=False)  # signs the operator in, once
     journal: Journal | None = None
+    refused: asgi.Refused = field(default=asgi.uncounted)
     _stops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     _listeners: list[asgi.Listener] = field(default_factory=list)
 
@@ -125,20 +133,22 @@ class Core:
     new_id: RandomIds
     bus: LocalBus
     journal: SqliteJournal
+    mark: HighWater
     patterns: SecretPatterns
     redactor: Redactor
     seal: AesGcmSeal
     owner: Owner
 
-    def learn(self, secret: str) -> None:
+    def learn(self, secret: str, name: str = "") -> None:
         """Redact this secret from now on; one that is too short cannot be told from text."""
         if len(secret) >= SHORTEST:
-            self.patterns.learn(secret)
+            self.patterns.learn(secret, name)
 
 
 def configure_logs(settings: Settings) -> SecretPatterns:
     """Start the log on stderr, without known secrets; return the patterns, for more of them."""
-    patterns = SecretPatterns(one for one in settings.secrets() if len(one) >= SHORTEST)
+    known = settings.secrets().items()
+    patterns = SecretPatterns({one: name for one, name in known if len(one) >= SHORTEST})
     logs.configure(
         level=settings.log_level,
         as_json=settings.log_format == "json",
@@ -159,18 +169,33 @@ async def open_core(
 ) -> Core:
     clock, bus = SystemClock(), LocalBus()
     redactor = patterns.redactor()
-    journal = await SqliteJournal.open(
-        settings.home / "journal.db",
-        clock=clock,
-        bus=bus,
-        upgrade=upgrade_of(settings, now=clock.now_ms(), redact=redactor.text),
-    )
+    journal = await open_journal(settings, clock, bus, redactor)
     installation.on_stop(journal.close)
     installation.journal = journal
+    audit = AuditLog(journal, redactor=redactor)
+    mark = await HighWater.open(settings.state_dir, settings.home, journal, audit)
+    installation.on_stop(mark.close)
+    installation.keep_running(mark.keep())
+    refusals = RefusalCounts(journal, audit, clock)
+    installation.on_stop(refusals.close)
+    installation.keep_running(refusals.keep())
+    installation.refused = refusals.count
     seal = await open_seal(settings.home, journal)
     new_id = RandomIds(clock)
     owner = Owner(NODE, new_id("inc"))
-    return Core(clock, new_id, bus, journal, patterns, redactor, seal, owner)
+    return Core(clock, new_id, bus, journal, mark, patterns, redactor, seal, owner)
+
+
+async def open_journal(
+    settings: Settings, clock: Clock, bus: Bus, redactor: Redactor
+) -> SqliteJournal:
+    return await SqliteJournal.open(
+        settings.home / JOURNAL_FILE,
+        clock=clock,
+        bus=bus,
+        upgrade=upgrade_of(settings, now=clock.now_ms(), redact=redactor.text),
+        summary=LEAVES,
+    )
 
 
 async def serve(
@@ -191,7 +216,7 @@ async def serve(
 
     app.router.routes.append(HttpRoute("/metrics", answer, methods=["GET"]))
     app.router.routes.append(HttpRoute("/ready", ready, methods=["GET"]))
-    listener = asgi.Listener(app, bound, websockets=websockets)
+    listener = asgi.Listener(app, bound, websockets=websockets, refused=installation.refused)
     await listener.start()
     installation.listens(listener)
 
@@ -218,7 +243,7 @@ def token(settings: Settings, kind: TokenKind, patterns: SecretPatterns) -> str:
     if not kept:  # an empty one would let anyone in
         kept = new_token(kind)
         write_private(path, kept.encode())
-    patterns.learn(kept)
+    patterns.learn(kept, path.name)
     return kept
 
 

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import click
 import uvloop
+from msgspec import UnsetType
 
 from toolgate import settings as table
 from toolgate.cli.operator import is_this_machine
@@ -25,7 +26,7 @@ from toolgate.core.errors import Misconfigured, Unavailable
 from toolgate.secrets.own_tokens import FILES, TokenKind
 
 PROMPT = "> "
-CUT = "… [cut: "  # so does the pipeline say how much more there is
+CUT = "… [cut: "
 _asking = asyncio.Lock()  # an answer is to the one question that is open
 
 
@@ -105,8 +106,15 @@ async def _decide(asked: wire.ApprovalRequired) -> bool:
         click.echo(f"\n? {summary}" if summary.startswith(f"{name} ") else f"\n? {name} {summary}")
         if asked.reason:
             click.echo(f"  {one_line(asked.reason)}")
-        if CUT in summary or summary.endswith("…"):  # nobody should approve what they cannot see
-            click.echo("  this is cut short; the console shows all of it, under Approvals")
+        is_known_whole = not isinstance(asked.args, UnsetType)  # another's orchestrator may cut
+        if not is_known_whole and (CUT in summary or summary.endswith("…")):
+            click.echo("  this is cut short: its orchestrator has the rest")
+        if asked.hidden:
+            reveal = f"toolgate approvals show {one_line(asked.approval_id)} --reveal"
+            click.echo(
+                f"  {asked.hidden} characters are hidden: reveal them first, in the console or with"
+            )
+            click.echo(f"  {reveal}")
         try:
             answer = await _line("  approve? [y/N] ")
         except asyncio.CancelledError:  # it was decided elsewhere, or the run has ended

@@ -120,6 +120,7 @@ async def _instance(
         private = replace(
             settings,
             home=Path(home) / "home",
+            state_dir=Path(home) / "state",
             ws_port=0,
             http_port=0,
             orchestrator_port=0,

@@ -22,6 +22,7 @@ from toolgate.access.registry import Registry
 from toolgate.access.revocations import REASON
 from toolgate.commands.answers import (
     EXPECTED,
+    TEMPORARY,
     Code,
     Headers,
     Problem,
@@ -183,6 +184,10 @@ class Commands:
             if work.begun or (reply := await self._known(command, bucket)) is None:
                 raise
             return reply
+        except Unavailable as failing:
+            problem = problem_of(failing)
+            problem.outcome = Outcome.MAY_HAVE_EXECUTED if work.begun else Outcome.NOT_STARTED
+            raise problem from failing
         return _with_headers(reply, command, paid.spent)
 
     async def _known(self, command: Command, bucket: Bucket) -> Reply | None:
@@ -293,7 +298,7 @@ class Commands:
         except EXPECTED as refusal:
             problem = problem_with(command, refusal)
             is_old = self.clock.now_ms() - command.at > OPEN_KEPT_MS
-            if problem.code is Code.INTERNAL and not is_old:
+            if problem.code in TEMPORARY and not is_old:
                 raise  # that may pass: the command stays open
             if not opened.approval_id or opened.owner != self.rows.owner.name:
                 problem.outcome = Outcome.MAY_HAVE_EXECUTED

@@ -313,15 +313,24 @@ class ToolRequest(SessionEvent, tag="tool_request", kw_only=True):
 
 class ApprovalRequired(SessionEvent, tag="approval_required", kw_only=True):
     """`deadline_ts` (when the approval expires), `reason` and `message` (why a person is asked, and
-    where it is decided) are ours."""
+    where it is decided), `args` and `hidden` are ours.
+
+    `args` is the call as an approver sees it: exact known secrets and token-shaped words are masked,
+    and invisible characters are escaped. Where `hidden` characters are masked, it is approved only
+    after the operator has revealed them.
+    """
 
     approval_id: str
     tool_call_id: str
     tool_name: str
     args_summary: str
+    args: Json | UnsetType = UNSET
+    hidden: Count = 0
     deadline_ts: UnixMs = 0
     reason: str = ""
     message: str = ""
+    # As in `tool_request`.
+    redacted_args: Json | UnsetType = UNSET
 
 
 class Error(SessionEvent, tag="error", kw_only=True):

@@ -1,14 +1,15 @@
 """An approval: asked once, decided once by someone else, used once, for one exact call.
 
 It is bound to the hash of the tool, its arguments, its place and the rule that asked: if one of these
-changes, the approval does not count.
+changes, the approval does not count. A call with hidden characters is approved only after the operator
+has revealed them; it can always be rejected.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolgate.access.devices import Identity, Who, is_by_program
 from toolgate.core.enums import ApprovalStatus
@@ -40,6 +41,10 @@ class MayNotDecide(Refused):
     """Someone else must decide this approval."""
 
 
+class HiddenArguments(Refused):
+    """The operator must reveal the hidden characters of the call first; the approval stays open."""
+
+
 @dataclass(frozen=True, slots=True)
 class Approval:
     approval_id: str
@@ -65,6 +70,11 @@ class Approval:
     confirmation: str = ""  # `self`: the operator decided a call of their own
     rule_digest: str = ""  # of the rule that asked
     definition: str = ""  # the digest of the tool's pinned definition
+    target: str = ""  # where it would run, if the request says it
+    user: str = ""  # for whom an agent asks
+    hidden: int = 0  # characters of the arguments that an approver does not see
+    revealed_by: str = ""  # who has seen them
+    revealed_at: int = 0
 
     @property
     def text(self) -> str:
@@ -96,6 +106,12 @@ class Approval:
         own = decided_by.name in self.asked_by
         if own and decided_by.who is not Who.OPERATOR:
             raise MayNotDecide("nobody decides what they asked for themselves")
+        if approve and self.hidden and not self.revealed_by:
+            raise HiddenArguments(
+                f"{self.hidden} characters of this call are hidden; the operator must reveal them"
+                " before it can be approved: in the console, or with `toolgate approvals show"
+                f" {self.approval_id} --reveal`"
+            )
         verdict = ApprovalStatus.APPROVED if approve else ApprovalStatus.REJECTED
         return replace(
             current._to(verdict),
@@ -104,6 +120,13 @@ class Approval:
             note=note,
             confirmation=SELF if own else "",
         )
+
+    def reveal(self, *, by: str, now: int) -> "Approval":
+        """Note who has seen the hidden characters. Raises Conflict if it is no longer open."""
+        current = self.at(now)
+        if current.status is not ApprovalStatus.PENDING:
+            raise Conflict(f"approval {self.approval_id} is {current.status.lower()} already")
+        return replace(current, revealed_by=by, revealed_at=now)
 
     def close(self, *, by: str, now: int, note: str) -> "Approval":
         """Reject without an answer: the call will not run. Raises Conflict if no longer open."""
@@ -160,3 +183,11 @@ def askers(caller: Caller) -> tuple[str, ...]:
         return names
     named = (("device", caller.device), ("user", caller.user))
     return tuple(name for kind, who in named if who for name in (who, f"{kind}:{who}"))
+
+
+class Question(NamedTuple):
+    """An approval and its call, as an approver sees it; `args` is None where nothing has them."""
+
+    approval: Approval
+    summary: str
+    args: dict[str, JsonValue] | None

@@ -6,15 +6,20 @@ from typing import Any, cast
 from starlette.requests import Request
 
 from tests.support.people import by
+from tests.support.seal import PlainSeal
 from toolgate.core.enums import ApprovalStatus
 from toolgate.core.errors import NotFound
 from toolgate.core.tools import ToolRequest
+from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Operation, Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.policy.model import Decision, Effect
 from toolgate.runs import records
 from toolgate.runs.runs import Runs
+from toolgate.secrets.approver_view import ApproverView
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.secrets.redaction import Redactor
 from toolgate.surfaces.console.approvals import LOOKED_AT, SHOWN, ApprovalPages
 from toolgate.surfaces.console.parts import Parts
 from toolgate.testing.clock import FakeClock
@@ -38,11 +43,18 @@ class NoEvidence:
 async def asking(count: int) -> Parts:
     clock, evidence = FakeClock(), NoEvidence()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
-    approvals = Approvals(journal, cast(Evidence, evidence), clock)
+    approvals = Approvals(
+        journal,
+        cast(Evidence, evidence),
+        clock,
+        AuditLog(journal, redactor=Redactor(lambda _: ())),
+        PlainSeal(),
+        ApproverView(SecretPatterns()),
+    )
     for number in range(count):
         clock.advance(1)
         request = ToolRequest(f"req_{number:05}", "kv.set", {})
-        _, operations = approvals.new(request, ASKS, summary="kv.set")
+        _, operations = approvals.new(request, ASKS, stored={})
         await journal.commit(*operations)
     await approvals.decide("apr_req_00000", approve=True, decided_by=by("operator"))
     parts = SimpleNamespace(journal=journal, clock=clock, approvals=approvals, evidence=evidence)
@@ -75,7 +87,7 @@ async def test_what_an_executor_asks_for_in_the_name_of_a_run_that_there_is_can_
     )
     parts.gate = SimpleNamespace(decide_approval=parts.approvals.decide)
     request = ToolRequest("req_elsewhere", "kv.set", {}, run_id="run_1")
-    _, operations = parts.approvals.new(request, ASKS, summary="kv.set")
+    _, operations = parts.approvals.new(request, ASKS, stored={})
     await parts.journal.commit(*operations, Put(records.RUNS, "run_1", b"{}", expected=0))
 
     async def receive() -> dict[str, Any]:

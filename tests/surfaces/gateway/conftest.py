@@ -188,7 +188,8 @@ async def open_door(
     dispatcher = Dispatcher(journal, clock)
     tools = SessionTools(journal)
     builtin: dict[str, Agent] = {"echo": EchoAgent(), "script": ScriptAgent()}
-    agents = Agents(journal, builtin, _nowhere, PlainSeal())
+    audit = AuditLog(journal, redactor=redactor or Redactor(lambda _text: []))
+    agents = Agents(journal, builtin, _nowhere, PlainSeal(), audit)
     runs = Runs(
         journal=journal,
         dispatcher=dispatcher,
@@ -199,7 +200,6 @@ async def open_door(
         session_tools=tools,
         originals=Originals(journal, seal),
     )
-    audit = AuditLog(journal, redactor=redactor or Redactor(lambda _text: []))
     gate.registry = Registry(journal, clock)
     capabilities = Capabilities(
         journal,

@@ -33,6 +33,7 @@ from toolgate.runs.orchestrator import Accepted, Declined, Invocation, UnknownAg
 from toolgate.runs.remote import records as rows
 from toolgate.runs.remote.events import Garbage, batches, first_events, told_of
 from toolgate.runs.remote.records import RemoteRuns, RunRow, WaitingRow
+from toolgate.tools.approvals import HiddenArguments
 
 log = logging.getLogger(__name__)
 
@@ -570,6 +571,8 @@ def _refused(status: int, body: bytes) -> ToolgateError:
         return Unavailable(text)
     if code == wire.ErrorCode.UNKNOWN_AGENT:
         return _AgentUnknown(text)
+    if code == wire.ErrorCode.HIDDEN_ARGUMENTS:
+        return HiddenArguments(text)
     return _NotKnownThere(text) if status == 404 else Declined(text)
 
 

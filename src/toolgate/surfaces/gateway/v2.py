@@ -25,7 +25,7 @@ from toolgate.contracts.wire import MAX_ID_CHARS, UNREADABLE, given
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Invalid
 from toolgate.http import asgi
-from toolgate.http.bodies import canonical, check_id
+from toolgate.http.bodies import check_id, parse
 from toolgate.surfaces.gateway.authentication import Doors, text
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.routes import Call, Route
@@ -322,7 +322,7 @@ class _Connection:
             raise _Unreadable(Invalid("frames are text"), b"")
         content = raw.encode("utf-8", "surrogatepass")
         try:
-            canonical(content)
+            parse(content)
             frame: wire.Connect | wire.Req = wire.decode_client_frame(content)
         except EXPECTED as unreadable:
             raise _Unreadable(unreadable, content) from unreadable

@@ -81,6 +81,8 @@ class Parts(Protocol):
     orchestrator: Orchestrator
     clock: Clock
 
+    def refused(self, address: str, path: str, /) -> None: ...
+
     def joined(self, connection: "Connection") -> None: ...
 
     def left(self, connection: "Connection") -> None: ...
@@ -214,6 +216,9 @@ class Connection(WSListener):
         if transport is None or self._closing:
             return
         self._closing = True
+        if code is CloseCode.UNAUTHENTICATED:
+            peer = transport.underlying_transport.get_extra_info("peername")
+            self._parts.refused(str(peer[0]) if peer else "", "/ws")
         self._conversation.state = ConnectionState.CLOSED
         self.fall_behind()
         if self._reader is not None and self._reader is not asyncio.current_task():

@@ -31,7 +31,7 @@ from toolgate.runs.orchestrator import (
     Orchestrator,
     UnknownAgent,
 )
-from toolgate.tools.approvals import MayNotDecide
+from toolgate.tools.approvals import HiddenArguments, MayNotDecide
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ CODES: dict[type[ToolgateError], ErrorCode] = {
     UnknownAgent: ErrorCode.ORCHESTRATOR_ERROR,
     OutsideScope: ErrorCode.ORCHESTRATOR_ERROR,
     MayNotDecide: ErrorCode.ORCHESTRATOR_ERROR,
+    HiddenArguments: ErrorCode.ORCHESTRATOR_ERROR,
     Unavailable: ErrorCode.ORCHESTRATOR_ERROR,
     ToolgateError: ErrorCode.INTERNAL_ERROR,
 }
@@ -58,6 +59,7 @@ REASONS: dict[type[ToolgateError], Reason] = {
     UnknownAgent: Reason.UNKNOWN_AGENT,
     OutsideScope: Reason.OUTSIDE_SCOPE,
     MayNotDecide: Reason.MAY_NOT_APPROVE,
+    HiddenArguments: Reason.HIDDEN_ARGUMENTS,
 }
 
 

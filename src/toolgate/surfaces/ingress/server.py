@@ -45,8 +45,8 @@ BACKLOG: Final = 4096  # connections that may wait while 2,000 come back at once
 STOP_S: Final = 2.0  # how long clients may take to answer the close at the end
 TOLD_AGAIN_S: Final = (1, 2, 4, 8, 16, 32, 60, 60)  # for an orchestrator that is away
 NOT_ALLOWED: Final = (
-    "the bearer token is missing or wrong; where there is none, web pages, and names other than"
-    " localhost, are refused"
+    "the bearer token is missing or wrong; where there is none, web pages and public names are"
+    " refused"
 )
 SWEEPS: Final = 4  # looks at every connection per ping interval
 PAGE_REFUSED: Final = b"web pages of other hosts need an API_KEY other than none\n"
@@ -67,6 +67,7 @@ class Ingress:
     pong_wait_ms: int
     cancel_when_gone: bool
     metrics: Callable[[], bytes]
+    refused: asgi.Refused = field(default=asgi.uncounted)
     told_again_s: Sequence[float] = TOLD_AGAIN_S
     connections: set[Connection] = field(default_factory=set)
     _server: asyncio.Server | None = None
@@ -283,7 +284,7 @@ class Ingress:
 
     async def _send(self, request: Request) -> Response:
         if not self._may(request):
-            return _refusal(401, "unauthorized", NOT_ALLOWED)
+            return _refusal(401, wire.ErrorCode.AUTH_FAILED, NOT_ALLOWED)
         try:
             body = await asgi.read_body(request)
             asked = wire.decode_send(body)
@@ -310,7 +311,7 @@ class Ingress:
 
     async def _status(self, request: Request) -> Response:
         if not self._may(request):
-            return _refusal(401, "unauthorized", NOT_ALLOWED)
+            return _refusal(401, wire.ErrorCode.AUTH_FAILED, NOT_ALLOWED)
         session_id = request.path_params["session_id"]
         return asgi.Json(
             wire.SessionStatus(

@@ -37,10 +37,11 @@ from toolgate.runs.orchestrator import Invocation, UnknownAgent
 from toolgate.runs.records import session_stream
 from toolgate.runs.runs import Runs
 from toolgate.runs.state import CallState, RunState
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approvals import HiddenArguments, Question
 
 log = logging.getLogger(__name__)
 
+INTERNAL: Final = "internal"  # in the audit: whoever has INTERNAL_TOKEN
 SILENCE_S: Final = 15.0  # after which a stream says that it is still there, or a proxy would cut it
 STILL_HERE: Final = b": \n\n"
 DIGITS: Final = 18  # of an event's number; the journal counts in 64 bits
@@ -51,6 +52,7 @@ CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
     UnknownAgent: wire.ErrorCode.UNKNOWN_AGENT,
     NotFound: wire.ErrorCode.NOT_FOUND,
     Conflict: wire.ErrorCode.CONFLICT,
+    HiddenArguments: wire.ErrorCode.HIDDEN_ARGUMENTS,
     Refused: wire.ErrorCode.CONFLICT,
     Unavailable: wire.ErrorCode.INTERNAL_ERROR,
     ToolgateError: wire.ErrorCode.INTERNAL_ERROR,
@@ -79,6 +81,7 @@ class OrchestratorApi:
                 Route(wire.SUBMIT_PATH, self._submit, methods=["POST"]),
                 Route(wire.DECIDE_PATH, self._decide, methods=["POST"]),
                 Route(wire.DECIDE_ALIAS_PATH, self._decide, methods=["POST"]),
+                Route(wire.REVEAL_PATH, self._reveal, methods=["POST"]),
                 Route(wire.CANCEL_PATH, self._cancel, methods=["POST"]),
                 Route(wire.RUN_PATH, self._run, methods=["GET"]),
                 Route(wire.RUN_EVENTS_PATH, self._events, methods=["GET"]),
@@ -157,6 +160,15 @@ class OrchestratorApi:
             log.info("decided_already approval_id=%s", approval_id)
         return asgi.Json(_approval_view(await self.runs.find_approval(approval_id)))
 
+    async def _reveal(self, request: Request) -> Response:
+        self._authorize(request)
+        approval_id = request.path_params["approval_id"]
+        await self.runs.find_approval(approval_id)
+        asked = await self.runs.gate.reveal_approval(
+            approval_id, by=_ingress_of(request, "").principal
+        )
+        return asgi.Json(_approval_view(asked))
+
     async def _cancel(self, request: Request) -> Response:
         self._authorize(request)
         run_id = request.path_params["run_id"]
@@ -223,7 +235,7 @@ class OrchestratorApi:
         self._authorize(request)
         asked: wire.RegisterAgent = decode_agent(await asgi.read_body(request))
         agent = External(asked.agent_id, asked.endpoint, asked.description, asked.auth_token)
-        await self.runs.agents.register(agent)
+        await self.runs.agents.register(agent, by=INTERNAL)
         return asgi.Json(self._agent_view(agent), status_code=201)
 
     def _agent_view(self, agent: External) -> wire.AgentView:
@@ -237,7 +249,7 @@ class OrchestratorApi:
 
     async def _remove_agent(self, request: Request) -> Response:
         self._authorize(request)
-        await self.runs.agents.remove(request.path_params["agent_id"])
+        await self.runs.agents.remove(request.path_params["agent_id"], by=INTERNAL)
         return asgi.Json({"ok": True})
 
     async def _register_tools(self, request: Request) -> Response:
@@ -310,14 +322,17 @@ def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
     )
 
 
-def _approval_view(approval: Approval) -> wire.ApprovalView:
+def _approval_view(asked: Question) -> wire.ApprovalView:
+    approval = asked.approval
     return wire.ApprovalView(
         approval_id=approval.approval_id,
         run_id=approval.run_id,
         tool_call_id=approval.request_id,
         status=approval.status,
         tool_name=approval.tool,
-        args_summary=approval.summary,
+        args_summary=asked.summary,
+        args=UNSET if asked.args is None else asked.args,
+        hidden=approval.hidden,
         reason=approval.reason,
         deadline_ts=approval.expires_at,
     )
