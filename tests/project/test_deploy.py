@@ -69,6 +69,25 @@ def test_what_opens_the_container_up_is_asked_for_by_name() -> None:
         assert not service.keys() & {"privileged", "cap_add", "user"}
 
 
+def test_the_marks_are_in_a_volume_of_their_own() -> None:
+    """Whoever restores the data must not restore the mark with it; two homes share no marks."""
+    volumes = {name: service["volumes"] for name, service in services().items()}
+    marks = [
+        volume.partition(":")[0]
+        for mounted in volumes.values()
+        if isinstance(mounted, list)
+        for volume in mounted
+        if volume.endswith(":/state")
+    ]
+    assert len(set(marks)) == len(services())
+    assert "STATE_DIR=/state" in (ROOT / "Dockerfile").read_text()
+    directories = unit_service()["StateDirectory"].split()
+    given = dict(pair.split("=", 1) for pair in unit_service()["Environment"].split())
+    assert [given["TOOLGATE_HOME"], given["STATE_DIR"]] == [
+        f"/var/lib/{one}" for one in directories
+    ]
+
+
 def test_no_port_is_published_beyond_this_machine() -> None:
     for service in services().values():
         ports = service.get("ports", [])

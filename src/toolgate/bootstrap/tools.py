@@ -102,8 +102,8 @@ async def open_execution(
     runners = DockerRunners(clock=clock)
     installation.on_stop(runners.close)
     targets = Targets(journal, clock=clock, seal=core.seal, read_promises=runners.read_promises)
-    for known in tokens(await targets.list()):
-        core.learn(known)
+    for known, name in tokens(await targets.list()).items():
+        core.learn(known, name)
     target_health = TargetHealths(
         targets.list,
         clock=clock,

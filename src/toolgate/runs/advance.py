@@ -302,6 +302,7 @@ class Advance:
                 caller=caller_of(state),
                 run_id=state.run_id,
                 step_id=call.call_id,
+                on_client=is_client,
             )
             outcome = await self._begin(state.run_id, request, is_client=is_client)
         except Conflict:
@@ -397,7 +398,9 @@ class Advance:
                     approval_id=outcome.approval_id,
                     client=due is not None,
                 )
-                asked = deliveries.approval_required(state, call, outcome)
+                asked = deliveries.approval_required(
+                    state, call, outcome, summary=outcome.summary, args=outcome.args
+                )
                 return self.runs.change(state, wait, events=[asked])
             case Denied():
                 return self._refused(state, call, outcome)

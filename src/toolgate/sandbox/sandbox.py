@@ -115,12 +115,17 @@ class SandboxError(Exception):
 
     SandboxError
     ├── NotStarted    nothing has run
+    │   └── NoCwd     the command's directory is outside the workspace or cannot be entered
     ├── Lost          the sandbox died under the command, which may have run
     └── FileRefused   a path outside the workspace, or one that cannot be had
     """
 
 
 class NotStarted(SandboxError):
+    pass
+
+
+class NoCwd(NotStarted):
     pass
 
 

@@ -21,6 +21,7 @@ from toolgate.sandbox.sandbox import (
     Finished,
     Limits,
     Lost,
+    NoCwd,
     NotStarted,
     Piece,
     SandboxError,
@@ -162,9 +163,10 @@ class Exchange:
             case self.end:
                 if not self.answer.done():
                     self.answer.set_result(payload)
-            case agent.FAILED:
+            case agent.FAILED | agent.NO_CWD:
                 if not self.answer.done():
-                    self.answer.set_exception(NotStarted(payload[:500].decode("utf-8", "replace")))
+                    failed = NoCwd if kind == agent.NO_CWD else NotStarted
+                    self.answer.set_exception(failed(payload[:500].decode("utf-8", "replace")))
             case _:
                 raise ValueError("unknown frame")
 

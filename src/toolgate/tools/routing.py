@@ -12,6 +12,7 @@ from typing import Final
 from toolgate.core.enums import Level
 from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.policy.inputs import COMMAND_TOOLS
+from toolgate.policy.model import rules_name
 from toolgate.tools.definitions import failed
 from toolgate.tools.engine import Engine, Update, no_update
 
@@ -128,8 +129,8 @@ class Routing:
         return "" if known is None else known.definition
 
     def level_of(self, request: ToolRequest) -> Level:
-        """The tool's own level; write for one that nobody has described."""
-        known = self.describe(request.tool, request.caller)
+        """The tool's own level, or that of the template it runs; write if nobody has described it."""
+        known = self.describe(rules_name(request), request.caller)
         return known.level if known is not None else Level.WRITE
 
     def known_level(self, tool: str) -> Level | None:

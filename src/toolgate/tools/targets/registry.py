@@ -287,6 +287,6 @@ class TargetEngine:
         )
 
 
-def tokens(targets: Sequence[Target]) -> list[str]:
-    """Every token that is known, for the redactor."""
-    return [each.auth_token for each in targets if each.auth_token]
+def tokens(targets: Sequence[Target]) -> dict[str, str]:
+    """Every token that is known, for the redactor, with its name."""
+    return {each.auth_token: f"target {each.id}" for each in targets if each.auth_token}
