@@ -186,7 +186,7 @@ _FAKE = (
     _BIN + "cp bin/ls ls; mkdir -p usr/bin; cp bin/ls usr/bin/ls; ln -s /workspace/bin/ls /tmp/ls"
 )
 ATTACKS += [
-    Attack("state of the session", f"{tool} {program}", {"command": program} | ({"params": []} if tool == "exec" else {}),
+    Attack("state of the session", f"{tool} {program}{'' if shipped else ' trusted'}", {"command": program} | ({"params": []} if tool == "exec" else {}),
            tool=tool, setup=_FAKE, shipped=shipped)
     for tool in ("shell", "exec")
     for shipped in (True, False)

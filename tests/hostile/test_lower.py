@@ -22,9 +22,9 @@ from toolgate.tools.engines.files_run import FilesRun
 from toolgate.tools.routing import as_named
 
 HOSTS = (
-    "rebound.example", "rebound.example:18081", "127.0.0.1.example", "localhost.example", "example.",
-    "localhost@evil.example", "evil.example#localhost", "0x7f000001.example", "xn--lcalhost-0za",
-    "a", "LOCALHOST.example", "127.0.0.1x", "[evil]:1", "evil.localhost.example", "-",
+    "rebound.example", "rebound.example:18081", "127.0.0.1.example", "localhost.example", "example.org.",
+    "localhost@evil.example", "evil.example#localhost", "0x7f000001.example", "xn--lcalhost-0za.example",
+    "a.b", "LOCALHOST.example", "127.0.0.1x", "[evil.example]:1", "evil.localhost.example", "-.-",
 )  # fmt: skip
 PAGES = ("Origin: https://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site",
          "Sec-Fetch-Site: same-origin", "sec-fetch-site: none\r\nORIGIN: http://127.0.0.1")  # fmt: skip

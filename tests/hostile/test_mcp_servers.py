@@ -20,13 +20,15 @@ from toolgate.core.enums import HealthStatus
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
 TEXT = WIPE["description"]
 
+# Other spellings of what was pinned: null is left out, and the protocol's reader takes "true" for true.
+SAME = {"destructiveHint": (True, "true")}
 # Each is another definition of a tool that was pinned, some of them the same to a person's eye.
 CHANGED: dict[str, dict[str, Any]] = {
     **{
         f"annotation {name} {value}": {**WIPE, "annotations": {**WIPE["annotations"], name: value}}
         for name in ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint", "title")
         for value in (True, False, None, "true")
-        if WIPE["annotations"].get(name, ...) != value
+        if value not in SAME.get(name, (None,))
     },
     **{
         f"description {kind}": {**WIPE, "description": text}

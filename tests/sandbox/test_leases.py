@@ -171,7 +171,7 @@ async def test_a_named_session_says_once_that_its_workspace_is_new_and_again_whe
     async def said(session: str) -> bool:
         request = ToolRequest("r", "shell", {}, Caller("t", "w", session=session))
         await leased.sessions.open_for(request)
-        return leased.sessions.is_new(request)
+        return leased.sessions.note_answer(request)
 
     assert [await said("a"), await said("a"), await said("")] == [True, False, False]
     leased.clock.advance(61_000)

@@ -24,6 +24,7 @@ NEEDS_SYSTEM: Final = (
     "tests/e2e/test_kills.py",
     "tests/e2e/test_kills_of_forms.py",
     "tests/e2e/test_files_through_artifacts.py",
+    "tests/e2e/test_foreign_runner.py",
     "tests/e2e/test_no_secret_is_kept.py",
     "tests/e2e/test_pairing_with_curl.py",
     "tests/e2e/test_paths_in_the_policy.py",

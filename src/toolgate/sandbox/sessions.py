@@ -100,8 +100,11 @@ class Sessions:
         """The session of a call; two tenants, workspaces or sessions never share one."""
         return await self.open(_key_of(request), owner=_owner_of(request))
 
-    def is_new(self, request: ToolRequest) -> bool:
-        """True once for each workspace of a session with a name: files of it from before are gone."""
+    def note_answer(self, request: ToolRequest) -> bool:
+        """Note an answer of a call's session; True if it is the first from a new workspace.
+
+        Only of a session that the caller has named: it may have had files before, which are gone.
+        """
         lease = self._leases.get(_key_of(request)) if request.caller.session else None
         if lease is None or not lease.is_new:
             return False

@@ -162,6 +162,7 @@ async def test_cmd_is_split_as_a_shell_would_and_read_by_none(installed: Install
         "truncated": False,
         "timedOut": False,
         "durationMs": answer.data["durationMs"],
+        "workspace": "new",
     }
     assert answer.data["durationMs"] >= 0
     failed = await installed.exec("false")

@@ -66,7 +66,8 @@ async def target(request: pytest.FixtureRequest) -> AsyncIterator[Target]:
 
 async def test_two_gateways_share_a_runner_and_its_sessions(target: Target) -> None:
     one, two = DockerRunners(clock=SystemClock()), DockerRunners(clock=SystemClock())
-    await one.engine(target).run(call("echo from one > note; export X=1"))
+    first = await one.engine(target).run(call("echo from one > note; export X=1"))
+    assert first.data == {"workspace": "new"}
     seen = await two.engine(target).run(call("cat note; echo $X"))
     assert seen.stdout == "from one\n1\n"
     assert seen.isolation == "runner:bwrap"

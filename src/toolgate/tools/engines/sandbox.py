@@ -142,7 +142,7 @@ class SandboxEngine:
         if tool is None:
             return failed(f"Unknown tool: {request.tool}")
         output = await self._run(tool, request, update)
-        return _in_new_workspace(output) if self._sessions.is_new(request) else output
+        return _in_new_workspace(output) if self._sessions.note_answer(request) else output
 
     async def _run(self, tool: Tool, request: ToolRequest, update: Update) -> ToolOutput:
         name = ASKED_FOR.get(request.tool, request.tool)
