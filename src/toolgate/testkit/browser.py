@@ -106,6 +106,8 @@ class McpClientPeer:
         try:
             await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
             response: dict[str, Any] = await asyncio.wait_for(answer, ANSWER_S)
+        except TimeoutError:
+            raise DoesNotHold(f"{method} is not answered within {ANSWER_S:g} s") from None
         finally:
             del self._pending[number]
         if "error" in response:

@@ -183,7 +183,10 @@ class Connection:
         return request_id
 
     async def next(self) -> dict[str, Any]:
-        frame = await self.socket.receive(EVENT_S)
+        try:
+            frame = await self.socket.receive(EVENT_S)
+        except TimeoutError:
+            raise DoesNotHold(f"nothing came for {EVENT_S:g} s after {self._types()}") from None
         if frame.type is not WSMsgType.TEXT:
             raise DoesNotHold(f"the connection was closed ({frame.data}) after {self._types()}")
         message = json.loads(frame.data)

@@ -97,9 +97,13 @@ class Stream:
             async with asyncio.timeout(EVENT_S):
                 name, data = await anext(self._events)
         except StopAsyncIteration:
-            types = [one["type"] for one in self.seen]
-            raise DoesNotHold(f"the stream ended after {types}") from None
+            raise DoesNotHold(f"the stream ended after {self._types()}") from None
+        except TimeoutError:
+            raise DoesNotHold(f"nothing came for {EVENT_S:g} s after {self._types()}") from None
         return self._read(data, name)
+
+    def _types(self) -> list[str]:
+        return [one["type"] for one in self.seen]
 
     def _read(self, text: str, name: str) -> dict[str, Any]:
         try:
