@@ -18,10 +18,12 @@ RUN pip install --no-cache-dir --no-deps --require-hashes -r /wheels/requirement
 COPY --from=build /wheels/*.whl /wheels/
 RUN pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
 
-RUN useradd --create-home --uid 10001 toolgate && install -d -o toolgate -m 0700 /data
+RUN useradd --create-home --uid 10001 toolgate && install -d -o toolgate -m 0700 /data /state
 USER 10001
-ENV TOOLGATE_HOME=/data HOST=0.0.0.0 LOG_FORMAT=json
+ENV TOOLGATE_HOME=/data STATE_DIR=/state HOST=0.0.0.0 LOG_FORMAT=json
 VOLUME /data
+# Apart from the data: it says how far they had come, so that it must not be restored with them.
+VOLUME /state
 EXPOSE 8081 8090 8091 8787
 ENTRYPOINT ["toolgate"]
 CMD ["up"]

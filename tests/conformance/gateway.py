@@ -39,6 +39,22 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/audit/refused-too",
         source="spec gateway.md, One row per command",
         behaviour="A refused command leaves an audit row too.",
+        superseded_by="002/audit/strangers-counted",
+    ),
+    Requirement(
+        id="002/audit/strangers-counted",
+        source="spec gateway.md, One row per command",
+        behaviour="A refused command of a known caller leaves an audit row. Refusals of callers that nobody knows are counted: one row per minute and address, whichever listener refused.",
+    ),
+    Requirement(
+        id="002/audit/acts",
+        source="seed 002 §5.2",
+        behaviour="Pairing, tokens, capabilities, targets, agents and the policy: each change leaves an audit row.",
+    ),
+    Requirement(
+        id="002/audit/recounted",
+        source="seed 002 §5.2",
+        behaviour="Each transaction's audit rows have their hash in the evidence; `toolgate evidence verify` names rows that are missing, changed or added.",
     ),
     Requirement(
         id="002/audit/one-row",
@@ -1063,6 +1079,41 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/system/search-none",
         source="spec gateway.md, web.fetch",
         behaviour="web.search without a provider is ERR_NOT_IMPLEMENTED.",
+    ),
+    Requirement(
+        id="002/tokens/cli",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="`toolgate token` makes tokens with a kind, a scope and an expiry, lists and revokes them, and shows the keys that Toolgate made.",
+    ),
+    Requirement(
+        id="002/tokens/doors",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="Each listener takes its own credentials; a wrong, expired, revoked or other one opens nothing.",
+    ),
+    Requirement(
+        id="002/tokens/expire",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="A token that expires ends the connections that it opened.",
+    ),
+    Requirement(
+        id="002/tokens/named",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="The policy's `for`, the audit and the evidence name the token of a call.",
+    ),
+    Requirement(
+        id="002/tokens/operator-not-for-mcp",
+        source="spec gateway.md, The operator's token",
+        behaviour="`/mcp` refuses the operator's token and names the command that makes a proper one.",
+    ),
+    Requirement(
+        id="002/tokens/own-command",
+        source="spec gateway.md, Scopes gain",
+        behaviour="A device or service decides neither its own command nor what its agent asks for.",
+    ),
+    Requirement(
+        id="002/tokens/revoked-at-once",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="Revoking a token ends at once the connections that it opened.",
     ),
     Requirement(
         id="002/tool/calls",

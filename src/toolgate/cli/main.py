@@ -26,6 +26,7 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "orchestrator": ("orchestrator", "Start only the orchestrator: runs and their tools."),
     "chat": ("chat", "Talk to an agent in the terminal."),
     "evidence": ("evidence", "Show, export and verify what was done."),
+    "restore": ("restore", "Go on with a home that was put back from a copy."),
     "audit": ("audit", "Query the audit log."),
     "approvals": ("approvals", "Show the calls that wait for a person, and answer them."),
     "runs": ("runs", "List agents' runs, show one, cancel one."),

@@ -28,6 +28,7 @@ from toolgate.core.errors import (
     Unavailable,
 )
 from toolgate.http.asgi import BodyTooLarge
+from toolgate.tools.approvals import HiddenArguments
 
 Code = wire.ErrorCode
 Headers = tuple[tuple[str, str], ...]
@@ -116,6 +117,8 @@ def _readable(error: Exception) -> str:
 
 
 def _data_of(error: Exception) -> Any:
+    if isinstance(error, HiddenArguments):
+        return {"reason": "hidden_arguments"}
     if isinstance(error, AuthRequired) and error.pending is not None:
         return wire.PairingWanted(code=error.pending.code, expires_at=error.pending.expires_at)
     return None

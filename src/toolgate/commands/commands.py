@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from toolgate.access.devices import OPERATOR, Identity, Who
+from toolgate.access.devices import OPERATOR, Identity, Who, kind_of
 from toolgate.access.rate_limits import Bucket, Paid, RateLimits
 from toolgate.access.ratelimit import Rate, Spent
 from toolgate.access.refusals import Forbidden, KeyConflict, RateLimited
-from toolgate.access.registry import SERVICE_NAMES, Registry
+from toolgate.access.registry import Registry
 from toolgate.access.revocations import REASON
 from toolgate.commands.answers import (
     EXPECTED,
@@ -284,7 +284,7 @@ class Commands:
         who = opened.who
         if who == OPERATOR.name:
             return OPERATOR
-        kind = Who.SERVICE if who.startswith(SERVICE_NAMES) else Who.DEVICE
+        kind = kind_of(who) or Who.DEVICE
         if opened.scope is not None:
             return Identity(kind, who, opened.scope)
         return self.registry.identity(who) or Identity(kind, who)

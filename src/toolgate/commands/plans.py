@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from toolgate.access.devices import Identity, Who, session_of
+from toolgate.access.devices import Identity, session_of
 from toolgate.commands.answers import Code, Problem, problem_of, rate_headers, retry_after
 from toolgate.contracts.wire import given
 from toolgate.core.enums import CommandKind, Level, Outcome
@@ -151,8 +151,8 @@ def caller_of(identity: Identity, *, level: Level, session: str = "", agent: str
     """The caller as the server authenticated it; only the session's name is from the body."""
     return Caller(
         device=identity.name,
-        user=identity.name,
-        role=identity.who if identity.who is Who.DEVICE else str(identity.who),
+        user=identity.user,
+        role=str(identity.who),
         level=level,
         agent=agent,
         session=session_of(identity.name, session),

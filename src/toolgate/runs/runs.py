@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
+from toolgate.access.devices import Identity
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CallStatus, Outcome, RunStatus
 from toolgate.core.errors import Conflict, Fenced, Invalid, NotFound
@@ -49,7 +50,7 @@ from toolgate.runs.state import (
     reduce,
 )
 from toolgate.tools import outcomes
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approvals import Question
 from toolgate.tools.outcomes import ToolGate
 
 log = logging.getLogger(__name__)
@@ -346,12 +347,12 @@ class Runs:
         state = await self.state(await self.gate.run_of(call_id))
         return state.call(call_id), state
 
-    async def find_approval(self, approval_id: str) -> Approval:
+    async def find_approval(self, approval_id: str) -> Question:
         """The approval of a run's call; NotFound for any other."""
-        approval = await self.gate.approval(approval_id)
+        asked = await self.gate.approval(approval_id)
         with contextlib.suppress(NotFound):
-            (await self.state(approval.run_id)).call(approval.request_id)
-            return approval
+            (await self.state(asked.approval.run_id)).call(asked.approval.request_id)
+            return asked
         raise NotFound("approval", approval_id)
 
     async def decide_approval(
@@ -362,20 +363,17 @@ class Runs:
         run_id: str,
         approve: bool,
         reason: str,
-        decided_by: str,
+        decided_by: Identity,
     ) -> Accepted:
-        """Record a person's answer; the stream of approvals then wakes the run.
-
-        A session's user may have any name, also the operator's: it is recorded as `user:<name>`.
-        """
-        approval = await self.find_approval(approval_id)
+        """Record a person's answer; the stream of approvals then wakes the run."""
+        approval = (await self.find_approval(approval_id)).approval
         is_other = session_id and approval.session != session_id
         if is_other or (run_id and approval.run_id != run_id):
             raise NotFound("approval", approval_id)
         await self.gate.decide_approval(
             approval_id,
             approve=approve,
-            decided_by=f"user:{decided_by}" if session_id else decided_by,
+            decided_by=decided_by,
             reason=reason,
         )
         return Accepted(approval.run_id, (await self.state(approval.run_id)).status)
@@ -511,8 +509,12 @@ class Runs:
                 if call.on_device:
                     found.append(deliveries.tool_request(state, call))
                 elif call.status is CallStatus.WAITING_APPROVAL:
-                    asked = await self.gate.approval(call.approval_id)
-                    found.append(deliveries.approval_required(state, call, asked))
+                    approval, summary, args = await self.gate.approval(call.approval_id)
+                    found.append(
+                        deliveries.approval_required(
+                            state, call, approval, summary=summary, args=args
+                        )
+                    )
         return found
 
 

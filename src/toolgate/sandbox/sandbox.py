@@ -194,6 +194,11 @@ class Sandbox(Protocol):
         """The name in evidence and health: `bwrap`, `docker`, `docker+runsc`, `none`."""
         ...
 
+    @property
+    def can_be_clean(self) -> bool:
+        """False once the check has seen that a clean command's git could start other programs."""
+        ...
+
     async def check(self) -> None:
         """Prove that the isolation holds here; raises Unavailable with the reason."""
         ...

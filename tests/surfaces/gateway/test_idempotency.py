@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.support.people import by
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.commands.planners.agent import AgentPlanner
 from toolgate.contracts.gateway_v1 import ErrorCode
@@ -287,7 +288,7 @@ async def test_a_command_that_waits_for_days_keeps_its_key_and_its_name(frozen: 
     state = await device.get("/command/r")
     assert (state.status, state.data["status"]) == (200, "pending")
     await frozen.gate.decide_approval(
-        asked.data["approvalId"], approve=True, decided_by="operator", reason=""
+        asked.data["approvalId"], approve=True, decided_by=by("operator"), reason=""
     )
     assert (await device.get("/command/r?wait=5")).data["status"] == "done"
     assert (await device.tool("pay", key="k", requestId="r")).status == 200

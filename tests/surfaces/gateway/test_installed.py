@@ -544,7 +544,7 @@ async def test_a_device_approves_no_more_than_it_may_do_itself(installed: Instal
     above = await installed.ask("POST", path, {"decision": "approve"}, tokens["reader"])
     assert (above.status, above.code) == (403, ErrorCode.PERMISSION_DENIED)
     enough = await installed.ask("POST", path, {"decision": "approve"}, tokens["writer"])
-    assert enough.data["decidedBy"] == "writer"
+    assert enough.data["decidedBy"] == "device writer"
 
 
 @pytest.mark.requirement("002/operator/targets-put")

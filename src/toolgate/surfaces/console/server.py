@@ -87,6 +87,7 @@ class Console:
             ("GET", "/approvals", approvals.listed),
             ("GET", "/approvals/{id}", approvals.one),
             ("POST", "/approvals/{id}/decide", approvals.decide),
+            ("POST", "/approvals/{id}/reveal", approvals.reveal),
             ("GET", "/devices", admissions.devices),
             ("POST", "/devices/pair", admissions.pair),
             ("POST", "/devices/revoke", admissions.revoke),

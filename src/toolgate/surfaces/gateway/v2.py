@@ -180,7 +180,7 @@ class _Connection:
     async def _prove(self, frame: wire.Connect, nonce: str) -> Identity:
         """Raises AuthRequired or InvalidToken."""
         registry, auth = self.door.registry, frame.auth
-        registry.check_gateway_token(self.credentials.gateway_token)
+        self.door.doors.authenticator.check_gateway_token(self.credentials.gateway_token)
         device_id = check_id("deviceId", frame.device_id)
         if given(frame.challenge, nonce) != nonce:
             raise InvalidToken("the challenge is another's")
@@ -205,16 +205,16 @@ class _Connection:
         raise await self.door.doors.pairing.knock(contact)
 
     def _by_token(self, device_id: str, token: str) -> Identity:
-        registry = self.door.registry
-        if registry.device(device_id) is None:
+        authenticator = self.door.doors.authenticator
+        if self.door.registry.device(device_id) is None:
             with contextlib.suppress(InvalidToken):
-                return registry.bearer_of(token)
+                return authenticator.bearer(token)
         given_token = Credentials(
             device_id=device_id,
             device_token=token,
             gateway_token=self.credentials.gateway_token,
         )
-        return registry.device_of(given_token)
+        return authenticator.device(given_token)
 
     async def _read(self, identity: Identity) -> None:
         while True:
