@@ -11,7 +11,16 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from toolgate.testkit import browser, client, executor, gateway, ingress, orchestrator, runner
+from toolgate.testkit import (
+    browser,
+    checks,
+    client,
+    executor,
+    gateway,
+    ingress,
+    orchestrator,
+    runner,
+)
 from toolgate.testkit.checks import CheckResult, Kit, SeedCheck, Unreachable
 
 KITS: tuple[Kit[Any], ...] = (
@@ -29,8 +38,8 @@ Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def test_every_check_quotes_its_seed() -> None:
     texts = {path.name[:3]: path.read_text("utf-8") for path in SEEDS.iterdir()}
-    checks: list[SeedCheck[Any]] = [check for kit in KITS for check in kit.checks]
-    lost = [(one.name, one.quote) for one in checks if one.quote not in texts[one.seed]]
+    every: list[SeedCheck[Any]] = [check for kit in KITS for check in kit.checks]
+    lost = [(one.name, one.quote) for one in every if one.quote not in texts[one.seed]]
     assert lost == []
 
 
@@ -38,7 +47,7 @@ def test_every_check_quotes_its_seed() -> None:
 async def serving(handle: Handle) -> AsyncIterator[tuple[str, aiohttp.ClientSession]]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handle)
-    served = web.AppRunner(app)
+    served = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
     await served.setup()
     await web.TCPSite(served, "127.0.0.1", 0).start()
     try:
@@ -140,7 +149,7 @@ async def test_an_orchestrator_without_a_run_id_or_an_end_is_found_out() -> None
     assert {one.name for one in found.values() if one.result == "ok"} == {"answers_an_invoke"}
 
 
-async def test_an_ingress_that_only_echoes_is_found_out() -> None:
+async def test_an_ingress_that_only_echoes_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
@@ -151,12 +160,8 @@ async def test_an_ingress_that_only_echoes_is_found_out() -> None:
     async with serving(answer) as (url, http):
         peer = ingress.ClientPeer(url.replace("http", "ws") + "/ws", http, checks_key=True)
         peer.orchestrator = ingress.OrchestratorPeer()
-        short = ingress.EVENT_S
-        ingress.EVENT_S = 0.2  # type: ignore[misc]
-        try:
-            found = await judged(ingress.KIT, peer)
-        finally:
-            ingress.EVENT_S = short  # type: ignore[misc]
+        monkeypatch.setattr(ingress, "EVENT_S", 0.2)
+        found = await judged(ingress.KIT, peer)
     assert {one.name for one in found.values() if one.result == "ok"} == set()
 
 
@@ -193,6 +198,19 @@ async def test_who_is_not_there_is_told_at_once() -> None:
             with pytest.raises(Unreachable):
                 await mcp.open(*at)
             await mcp.close()
+
+
+async def test_who_never_answers_is_told_after_the_first_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(checks, "LONGEST_S", 0.2)
+    async with serving(answer) as (url, http):
+        with pytest.raises(Unreachable, match="no answer"):
+            await judged(executor.KIT, executor.ServicePeer(url, http))
 
 
 async def test_an_mcp_server_that_answers_anything_is_found_out() -> None:

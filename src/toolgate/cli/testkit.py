@@ -162,7 +162,7 @@ async def orchestrator(
         peer = orchestrator_kit.IngressPeer(
             url, http, read_secret(token_file), agent, tool_message, approval_message, session
         )
-        pushes = await peer.serve(*_listener(listen)) if listen else None
+        pushes = (await peer.take_pushes(*_listener(listen)))[0] if listen else None
         try:
             return await _run(orchestrator_kit.KIT, peer, show)
         finally:

@@ -595,8 +595,8 @@ class Commands:
         """Commit the record of a refusal or fault, which is answered also if the disk refuses."""
         try:
             await self.journal.commit(*writes)
-        except Unavailable as unavailable:
-            log.error("not_recorded error=%s", unavailable)
+        except Unavailable as unavailable:  # the journal has logged that it fails, once
+            log.debug("not_recorded error=%s", unavailable)
 
 
 def _is_not_admitted(work: _Work, before: Sequence[Answer | Pending], denied: Denied) -> bool:

@@ -117,7 +117,7 @@ def is_of_a_page(request: Request) -> bool:
 
 
 def _may_be_rebound(host: str) -> bool:
-    """Whether somebody elsewhere can let this name stand for any address.
+    """Tell if somebody elsewhere can let this name stand for any address.
 
     Not a name without a dot, such as a compose service's: there are none in the public DNS.
     """

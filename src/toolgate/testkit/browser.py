@@ -23,9 +23,11 @@ from toolgate.testkit.checks import (
     Kit,
     NotChecked,
     Unreachable,
+    events_of,
     member,
     need,
     quoted,
+    serve,
 )
 
 PROTOCOL: Final = "2025-06-18"
@@ -104,6 +106,8 @@ class McpClientPeer:
         try:
             await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
             response: dict[str, Any] = await asyncio.wait_for(answer, ANSWER_S)
+        except TimeoutError:
+            raise DoesNotHold(f"{method} is not answered within {ANSWER_S:g} s") from None
         finally:
             del self._pending[number]
         if "error" in response:
@@ -156,7 +160,7 @@ class McpClientPeer:
             if self._post_to or "id" not in message:
                 return
             if answer.content_type == STREAM:
-                async for _, data in _events(answer):
+                async for _, data in events_of(answer):
                     if self._receive(data) == message["id"]:
                         return
             else:
@@ -206,7 +210,7 @@ class McpClientPeer:
             async with self.http.get(self.url, headers=self._headers({})) as answer:
                 if answer.status != 200:
                     raise DoesNotHold(f"{self.url} answered {answer.status}")
-                async for name, data in _events(answer):
+                async for name, data in events_of(answer):
                     if name == "endpoint":
                         opened.set_result(data)
                     else:
@@ -223,20 +227,6 @@ class McpClientPeer:
                 waits.set_exception(EOFError(why))
 
 
-async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, str]]:
-    """Name and data of the events of a stream."""
-    name, data = "", []
-    async for raw in answer.content:
-        line = raw.decode("utf-8", "replace").rstrip("\r\n")
-        if line.startswith("data:"):
-            data.append(line.removeprefix("data:").removeprefix(" "))
-        elif line.startswith("event:"):
-            name = line.removeprefix("event:").strip()
-        elif not line and data:
-            yield name, "\n".join(data)
-            name, data = "", []
-
-
 @asynccontextmanager
 async def serving_page() -> AsyncIterator[str]:
     """A page on loopback; a runtime that trusts its client less may refuse it."""
@@ -247,11 +237,9 @@ async def serving_page() -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_get("/", page)
-    runner = web.AppRunner(app)
-    await runner.setup()
+    runner, address = await serve(app, "127.0.0.1", 0)
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        yield f"http://{address}/"
     finally:
         await runner.cleanup()
 

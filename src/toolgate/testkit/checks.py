@@ -6,12 +6,13 @@ when both of our ends misread a seed in the same way.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import aiohttp
+from aiohttp import web
 
 P = TypeVar("P")
 J = TypeVar("J")
@@ -71,7 +72,7 @@ class Kit(Generic[P]):
         return add
 
     async def run(self, peer: P, done: Callable[[int, int], None]) -> list[CheckResult]:
-        """Raises Unreachable if the first check that connects cannot."""
+        """Raises Unreachable if the first check gets no answer."""
         found: list[CheckResult] = []
         for number, check in enumerate(self.checks, 1):
             result, detail = await _judged(check, peer, is_first=number == 1)
@@ -92,7 +93,9 @@ async def _judged(check: SeedCheck[P], peer: P, *, is_first: bool) -> tuple[str,
         return "skipped", str(skipped)
     except DoesNotHold as fails:
         return "no", str(fails)
-    except TimeoutError:
+    except TimeoutError as silent:
+        if is_first:  # the others would wait as long
+            raise Unreachable(f"no answer within {LONGEST_S:g} s") from silent
         return "no", f"no answer within {LONGEST_S:g} s"
     except (aiohttp.ClientConnectorError, ConnectionError, FileNotFoundError) as silent:
         if is_first:
@@ -146,16 +149,51 @@ class HttpAnswer:
 
 
 async def ask(
-    http: aiohttp.ClientSession, method: str, url: str, body: Any = None, **headers: str
+    http: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    body: Any = None,
+    *,
+    token: str = "",
+    **headers: str,
 ) -> HttpAnswer:
-    """One request; a `_` in a header's name stands for `-`. A body is sent as JSON."""
+    """One request; a `_` in a header's name stands for `-`. A body is sent as JSON, a token as bearer."""
     named = {name.replace("_", "-"): value for name, value in headers.items() if value}
+    if token:
+        named["authorization"] = f"Bearer {token}"
     data = None if body is None else json.dumps(body).encode()
     if data is not None:
         named = {"content-type": "application/json", **named}
     async with http.request(method, url, data=data, headers=named, allow_redirects=False) as answer:
         received = {name.lower(): value for name, value in answer.headers.items()}
         return HttpAnswer(answer.status, received, await answer.text(errors="replace"))
+
+
+async def events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, str]]:
+    """Name and data of each event of a stream (text/event-stream)."""
+    name, data = "", []
+    async for raw in answer.content:
+        line = raw.decode("utf-8", "replace").rstrip("\r\n")
+        if line.startswith("data:"):
+            data.append(line.removeprefix("data:").removeprefix(" "))
+        elif line.startswith("event:"):
+            name = line.removeprefix("event:").strip()
+        elif not line and data:
+            yield name, "\n".join(data)
+            name, data = "", []
+
+
+async def serve(app: web.Application, host: str, port: int) -> tuple[web.AppRunner, str]:
+    """Serve an app; returns what closes it, and its `HOST:PORT`."""
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except BaseException:
+        await runner.cleanup()
+        raise
+    bound = runner.addresses[0]
+    return runner, f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
 
 
 def read_secret(path: str) -> str:

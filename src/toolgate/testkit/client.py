@@ -18,6 +18,7 @@ from toolgate.testkit.checks import (
     member,
     need,
     quoted,
+    serve,
 )
 
 HELLO_S: Final = 10.0
@@ -52,12 +53,9 @@ class SmallIngress:
         self._step = step
         app = web.Application()
         app.router.add_get("/ws", self._serve)
-        runner = web.AppRunner(app)
-        await runner.setup()
+        runner, address = await serve(app, host, port)
         try:
-            await web.TCPSite(runner, host, port).start()
-            bound = runner.addresses[0]
-            step(f"waiting for a client at ws://{bound[0]}:{bound[1]}/ws for {wait_s:g} s")
+            step(f"waiting for a client at ws://{address}/ws for {wait_s:g} s")
             try:
                 await asyncio.wait_for(self._connected.wait(), wait_s)
             except TimeoutError:

@@ -30,7 +30,7 @@ class ServicePeer:
             "POST",
             f"{self.url}/tool/run",
             {**body, **members},
-            authorization=f"Bearer {self.token}" if self.token else "",
+            token=self.token,
         )
 
     async def allowed(self, **members: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class ServicePeer:
             self.http,
             "GET",
             f"{self.url}/artifact/get?ref={quote(ref, safe='')}",
-            authorization=f"Bearer {self.token}" if self.token else "",
+            token=self.token,
         )
 
 

@@ -37,8 +37,7 @@ class DevicePeer:
     async def operator(self, method: str, path: str, body: Any = None) -> HttpAnswer:
         if not self.operator_token:
             raise NotChecked("no --operator-token-file was given")
-        bearer = f"Bearer {self.operator_token}"
-        return await ask(self.http, method, self.url + path, body, authorization=bearer)
+        return await ask(self.http, method, self.url + path, body, token=self.operator_token)
 
     async def call(self, **members: Any) -> HttpAnswer:
         """A call of the tool; raises NotChecked where this device may make none."""

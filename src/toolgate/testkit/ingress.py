@@ -24,6 +24,7 @@ from toolgate.testkit.checks import (
     member,
     need,
     quoted,
+    serve,
 )
 
 EVENT_S: Final = 20.0
@@ -51,11 +52,8 @@ class OrchestratorPeer:
     async def serve(self, host: str, port: int) -> str:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, handler_cancellation=True)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        bound = self._runner.addresses[0]
-        return f"http://{bound[0]}:{bound[1]}"
+        self._runner, address = await serve(app, host, port)
+        return f"http://{address}"
 
     async def close(self) -> None:
         if self._runner is not None:
@@ -159,8 +157,7 @@ class ClientPeer:
     async def inside(self, method: str, path: str, body: Any = None) -> HttpAnswer:
         if not self.internal:
             raise NotChecked("no --http was given: the address of its internal HTTP")
-        bearer = f"Bearer {self.token}" if self.token else ""
-        return await ask(self.http, method, self.internal + path, body, authorization=bearer)
+        return await ask(self.http, method, self.internal + path, body, token=self.token)
 
     def own(self) -> OrchestratorPeer:
         if self.orchestrator is None:
@@ -186,7 +183,10 @@ class Connection:
         return request_id
 
     async def next(self) -> dict[str, Any]:
-        frame = await self.socket.receive(EVENT_S)
+        try:
+            frame = await self.socket.receive(EVENT_S)
+        except TimeoutError:
+            raise DoesNotHold(f"nothing came for {EVENT_S:g} s after {self._types()}") from None
         if frame.type is not WSMsgType.TEXT:
             raise DoesNotHold(f"the connection was closed ({frame.data}) after {self._types()}")
         message = json.loads(frame.data)

@@ -17,9 +17,11 @@ from toolgate.testkit.checks import (
     Kit,
     NotChecked,
     ask,
+    events_of,
     member,
     need,
     quoted,
+    serve,
 )
 
 STREAM: Final = "text/event-stream"
@@ -43,8 +45,7 @@ class IngressPeer:
 
     async def post(self, path: str, body: Any, *, token: str | None = None) -> HttpAnswer:
         token = self.token if token is None else token
-        bearer = f"Bearer {token}" if token else ""
-        return await ask(self.http, "POST", self.url + path, body, authorization=bearer)
+        return await ask(self.http, "POST", self.url + path, body, token=token)
 
     def body(self, message: str, *, agent: str = "") -> dict[str, Any]:
         return {
@@ -64,8 +65,8 @@ class IngressPeer:
         ) as answer:
             yield Stream(answer)
 
-    async def serve(self, host: str, port: int) -> web.AppRunner:
-        """Take the orchestrator's pushes at `/internal/send`."""
+    async def take_pushes(self, host: str, port: int) -> tuple[web.AppRunner, str]:
+        """Take what the orchestrator pushes to `/internal/send`."""
 
         async def take(request: web.Request) -> web.Response:
             self.pushed.put_nowait(await request.json())
@@ -73,11 +74,8 @@ class IngressPeer:
 
         app = web.Application()
         app.router.add_post("/internal/send", take)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, host, port).start()
         self.takes_pushes = True
-        return runner
+        return await serve(app, host, port)
 
 
 class Stream:
@@ -87,6 +85,7 @@ class Stream:
         self.answer = answer
         self.run_id = ""
         self.seen: list[dict[str, Any]] = []
+        self._events = events_of(answer)
 
     @property
     def is_stream(self) -> bool:
@@ -94,17 +93,17 @@ class Stream:
 
     async def next(self) -> dict[str, Any]:
         """The next event; raises DoesNotHold where the stream ends without one."""
-        name, data = "", []
-        async with asyncio.timeout(EVENT_S):
-            while line := (await self.answer.content.readline()).decode("utf-8", "replace"):
-                line = line.rstrip("\r\n")
-                if line.startswith("data:"):
-                    data.append(line.removeprefix("data:").removeprefix(" "))
-                elif line.startswith("event:"):
-                    name = line.removeprefix("event:").strip()
-                elif not line and data:
-                    return self._read("\n".join(data), name)
-        raise DoesNotHold(f"the stream ended after {[one['type'] for one in self.seen]}")
+        try:
+            async with asyncio.timeout(EVENT_S):
+                name, data = await anext(self._events)
+        except StopAsyncIteration:
+            raise DoesNotHold(f"the stream ended after {self._types()}") from None
+        except TimeoutError:
+            raise DoesNotHold(f"nothing came for {EVENT_S:g} s after {self._types()}") from None
+        return self._read(data, name)
+
+    def _types(self) -> list[str]:
+        return [one["type"] for one in self.seen]
 
     def _read(self, text: str, name: str) -> dict[str, Any]:
         try:

@@ -52,8 +52,7 @@ class GatewayPeer:
 
     async def post(self, body: Any, *, token: str | None = None) -> HttpAnswer:
         token = self.token if token is None else token
-        bearer = f"Bearer {token}" if token else ""
-        return await ask(self.http, "POST", self.url, body, authorization=bearer)
+        return await ask(self.http, "POST", self.url, body, token=token)
 
     async def run(self, cmd: str, *, session: str = "s_testkit") -> dict[str, Any]:
         return result_of(await self.execute(self.tool, {"cmd": cmd}, session=session))

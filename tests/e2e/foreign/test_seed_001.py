@@ -106,12 +106,12 @@ async def test_an_ingress_that_knows_only_the_seed_uses_our_orchestrator(tmp_pat
     policy.write_text(POLICY)
     async with a_client() as http:
         peer = orchestrator.IngressPeer("", http, INTERNAL_TOKEN, "script", session="sess_testkit")
-        pushes = await peer.serve("127.0.0.1", 0)
+        pushes, address = await peer.take_pushes("127.0.0.1", 0)
         given = {
             "TOOLGATE_HOME": str(tmp_path / "home"),
             "ORCHESTRATOR_PORT": "0",
             "INTERNAL_TOKEN": INTERNAL_TOKEN,
-            "INGRESS_URL": f"http://127.0.0.1:{pushes.addresses[0][1]}",
+            "INGRESS_URL": f"http://{address}",
             "POLICY_FILE": str(policy),
             "LOG_LEVEL": "error",
         }

@@ -225,8 +225,8 @@ class Gateway:
         )
         try:
             await self._journal.commit(*note)
-        except ToolgateError as unavailable:
-            log.error("refusal_not_recorded error=%s", unavailable)
+        except ToolgateError as unavailable:  # the journal has logged that it fails, once
+            log.debug("refusal_not_recorded error=%s", unavailable)
 
     async def _identify(
         self, access: Access, headers: RawHeaders, scope: asgi.Scope
