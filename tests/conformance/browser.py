@@ -340,7 +340,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     Requirement(
         id="004/gate/own-runs",
         source="spec browser.md, Who asks sees own runs",
-        behaviour="A caller sees its own runs, the operator all.",
+        behaviour="A caller sees its own runs over MCP; the operator sees all in the console.",
     ),
     Requirement(
         id="004/get/run-object",

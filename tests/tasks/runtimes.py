@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tests.support.browser import FakeBrowser
+from tests.support.people import by
 from toolgate.bootstrap.gates import GateParts, open_gate_parts
 from toolgate.bootstrap.installation import Installation, open_core
 from toolgate.browser.browser import Browser
@@ -184,7 +185,7 @@ class Gated:
 
     async def decide(self, approval_id: str, *, approve: bool) -> None:
         await self.gate.decide_approval(
-            approval_id, approve=approve, decided_by="operator", reason="a test"
+            approval_id, approve=approve, decided_by=by("operator"), reason="a test"
         )
 
     async def asked(self) -> list[str]:
@@ -207,7 +208,15 @@ async def a_gated_toolset(
     a stop."""
     home.mkdir(exist_ok=True)
     (home / "given.yaml").write_text(policy)
-    named = {"TOOLGATE_HOME": str(home), "POLICY_FILE": str(home / "given.yaml"), **given}
+    # Tests copy a home that runs: each copy has its own marks.
+    state = home.with_name(f"{home.name}.state")
+    policy_file = str(home / "given.yaml")
+    named = {
+        "TOOLGATE_HOME": str(home),
+        "STATE_DIR": str(state),
+        "POLICY_FILE": policy_file,
+        **given,
+    }
     settings = load(named, environment={})
     installation = Installation()
     try:

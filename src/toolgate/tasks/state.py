@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 
+from toolgate.access.devices import kind_of
 from toolgate.core.enums import Level, TaskCode, TaskMode, TaskStatus, TrustLevel
 from toolgate.core.errors import Conflict, ToolgateError
 from toolgate.core.tools import Caller
@@ -108,8 +109,8 @@ class TaskFailed(ToolgateError):
 
 def owner_of(caller: Caller) -> str:
     """The name under which a caller owns runs, artifacts and sessions."""
-    if caller.role == "service":
-        return caller.device  # which begins with `service:`
+    if kind_of(caller.device) is not None:
+        return caller.device  # of a named token, which begins with its kind
     if caller.role == "device":
         return f"device:{caller.device}"
     if caller.role:
