@@ -273,7 +273,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="004/errors/sync-is-error",
-        source="spec browser.md, v2: A sync answer",
+        source="spec browser.md, A sync answer",
         behaviour="A sync answer is the ended run; it is isError exactly where the run failed or was canceled, with errorCode and recoverHint beside `error`.",
     ),
     Requirement(
@@ -596,7 +596,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="004/run/timeout-in-force",
-        source="spec browser.md, v2: Without timeoutMs",
+        source="spec browser.md, Without timeoutMs",
         behaviour="Without timeoutMs an async or auto run has asyncTimeoutMs and a sync run syncTimeoutMs; a sync run never has more.",
     ),
     Requirement(
@@ -857,27 +857,27 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="004/templates/item-main",
-        source="spec browser.md, v2: Items",
+        source="spec browser.md, Items carry",
         behaviour="An item has `main`: title, byline, published, language, text, markdown, tables as rows and links of the article.",
     ),
     Requirement(
         id="004/templates/item-truncated",
-        source="spec browser.md, v2: Items",
+        source="spec browser.md, Items carry",
         behaviour="Where something was cut there is `truncated` and `totalLength`; `extract.fullText` cuts nothing of the main text.",
     ),
     Requirement(
         id="004/templates/item-frames",
-        source="spec browser.md, v2: Items",
+        source="spec browser.md, Items carry",
         behaviour="An item has the text of the page's frames, and names those of other sites.",
     ),
     Requirement(
         id="004/templates/item-honest",
-        source="spec browser.md, v2: Items",
+        source="spec browser.md, Items carry",
         behaviour="An item has httpStatus, finalUrl and redirects; a 4xx or 5xx, the browser's error page, a check for robots and an empty document are failures with a code and a hint.",
     ),
     Requirement(
         id="004/templates/item-documents",
-        source="spec browser.md, v2: Items",
+        source="spec browser.md, Items carry",
         behaviour="A PDF is answered as text and pages; it and any other file are artifacts with their type.",
     ),
     Requirement(

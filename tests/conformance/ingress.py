@@ -1445,7 +1445,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="001/tools/client-tools-ask",
-        source="spec ingress.md, Client tools",
+        source="spec ingress.md, Agents",
         behaviour="The shipped policy asks before a client's own tool runs, whatever its name.",
     ),
     Requirement(

@@ -15,7 +15,10 @@ from tests.e2e.harness import ANY_PORT
 
 ROOT: Final = Path(__file__).parents[2]
 LARGEST: Final = 150 * 1024 * 1024  # bytes in .venv, without the extra `browser`
-BROWSER: Final = ("playwright", "greenlet", "pyee")
+BROWSER: Final = (
+    *("playwright", "greenlet", "pyee", "pypdf", "trafilatura", "babel", "lxml", "dateparser"),
+    *("courlan", "htmldate", "justext", "pytz", "regex", "tld", "tzdata"),
+)
 INSTALLED_S: Final = 300
 
 

@@ -52,6 +52,7 @@ NEEDS_SYSTEM: Final = (
     "tests/surfaces/runner/test_runner_end_to_end.py",
     "tests/tasks/test_addresses_with_tokens.py",
     "tests/tasks/test_hostile_pages.py",
+    "tests/tasks/test_items.py",
     "tests/tasks/test_real_login.py",
     "tests/tasks/test_task_agent.py",
     "tests/tasks/test_templates.py",

@@ -437,6 +437,7 @@ async def test_a_runtime_that_closes_records_what_it_interrupts(tmp_path: Path) 
 
 
 @pytest.mark.requirement("004/errors/sync-is-error")
+@pytest.mark.requirement("004/errors/sync-exception")
 @pytest.mark.requirement("004/errors/sync-exception-queryable")
 @pytest.mark.parametrize(
     ("raised", "code"),
@@ -469,6 +470,7 @@ async def test_an_exception_of_a_template_is_an_error_answer_and_a_failed_run(
 
 
 @pytest.mark.requirement("004/errors/sync-is-error")
+@pytest.mark.requirement("004/errors/template-says-failed")
 async def test_a_result_that_says_failed_is_a_failed_run_with_its_result(
     tmp_path: Path,
 ) -> None:

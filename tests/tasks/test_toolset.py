@@ -104,6 +104,7 @@ async def test_a_time_out_that_is_no_whole_number_of_1_to_600000_is_refused(
 @pytest.mark.requirement("004/run/options-optional")
 @pytest.mark.requirement("004/run/template-version-optional")
 @pytest.mark.requirement("004/run/timeout-in-force")
+@pytest.mark.requirement("004/run/timeout-default")
 async def test_the_time_of_a_run_is_the_profiles_for_its_mode(tmp_path: Path) -> None:
     async with a_toolset(tmp_path, instant()) as toolset:
         profile = await toolset.call("get_runtime_profile", {}, LOCAL)
