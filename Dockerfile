@@ -10,7 +10,7 @@ FROM python:3.11-slim-bookworm
 # The base image's Debian decides the versions: pinning them here would break with its next update.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends bash-static bubblewrap busybox-static chromium-headless-shell fonts-dejavu-core libatomic1 \
+    && apt-get install --yes --no-install-recommends bash-static bubblewrap busybox-static chromium-headless-shell curl fonts-dejavu-core libatomic1 \
     && rm -rf /var/lib/apt/lists/*
 
 COPY requirements-image.lock /wheels/

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from toolgate.core.errors import Invalid, Misconfigured
 from toolgate.schedules import cron as schedules
+from toolgate.secrets.own_tokens import TokenKind
 
 CONFIG_FILE: Final = "toolgate.toml"
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -120,6 +121,15 @@ def _url(*schemes: str) -> Parse:
     return parse
 
 
+ANY_KEY: Final = "none"  # of API_KEY
+TOKENS: Final = {  # the fields of the tokens that are made if unset
+    TokenKind.OPERATOR: "operator_token",
+    TokenKind.EXECUTOR: "executor_token",
+    TokenKind.INTERNAL: "internal_token",
+    TokenKind.API_KEY: "api_key",
+}
+
+
 def _user_directory(variable: str, otherwise: str, environment: Mapping[str, str]) -> str:
     """Our directory below one of the user's (XDG Base Directory: a relative path is ignored)."""
     base = environment.get(variable, "")
@@ -178,10 +188,16 @@ class Settings:
         "INGRESS_URL", "", "Where a lone orchestrator pushes events.", _url("http", "https")
     )
     api_key: Secret = _setting(
-        "API_KEY", Secret(), "What clients say in hello. Unset: any, on loopback only.", _secret
+        "API_KEY",
+        Secret(),
+        "What clients say in hello. Unset: made and kept in home. none: any, on loopback only.",
+        _secret,
     )
     internal_token: Secret = _setting(
-        "INTERNAL_TOKEN", Secret(), "Bearer between ingress and orchestrator.", _secret
+        "INTERNAL_TOKEN",
+        Secret(),
+        "Bearer between ingress and orchestrator. Unset: made and kept in home.",
+        _secret,
     )
     operator_token: Secret = _setting(
         "OPERATOR_TOKEN", Secret(), "The operator's bearer. Unset: made and kept in home.", _secret
@@ -279,10 +295,27 @@ class Settings:
     def on_loopback(self) -> bool:
         return self.host in LOOPBACK
 
-    def secrets(self) -> list[str]:
-        """Every secret that was set, for the redactor to know."""
-        values = (getattr(self, field.name) for field in dataclasses.fields(self))
-        return [value.reveal() for value in values if isinstance(value, Secret) and value]
+    @property
+    def any_key(self) -> bool:
+        """True if clients may say any key."""
+        return self.api_key.reveal() == ANY_KEY
+
+    def token(self, kind: TokenKind) -> str:
+        """A token that was set; empty if the one that is kept in home counts."""
+        given: Secret = getattr(self, TOKENS[kind])
+        return given.reveal()
+
+    def secrets(self) -> dict[str, str]:
+        """Every secret that was set, for the redactor to know, each with the name of its setting."""
+        values = {field: getattr(self, field.name) for field in dataclasses.fields(self)}
+        found = {
+            value.reveal(): field.metadata["name"]
+            for field, value in values.items()
+            if isinstance(value, Secret) and value
+        }
+        if self.any_key:
+            del found[ANY_KEY]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ NEEDS_SYSTEM: Final = (
     "tests/tools/engines/builtin/test_tools_in_a_sandbox.py",
     "tests/tools/engines/test_transfers.py",
     "tests/hostile/",
+    "tests/journal/postgres/",
     "tests/tools/upstream/test_npm_servers.py",
     "tests/tools/upstream/test_sandboxed.py",
     "tests/surfaces/gateway/test_installed.py",
@@ -106,6 +107,8 @@ SOAK: Final[dict[str, tuple[str, ...]]] = {
     "hostile": (
         "tests/web/test_guard.py",
         "tests/hostile/",
+        "tests/e2e/test_named_tokens.py",
+        "tests/secrets/test_no_secret_on_disk.py",
         "tests/surfaces/gateway/test_hostile.py",
         "tests/tasks/test_hostile_pages.py",
     ),

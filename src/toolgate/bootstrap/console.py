@@ -1,7 +1,6 @@
 """The operator's pages, on everything that is here."""
 
 import asyncio
-import socket
 
 from toolgate.bootstrap.admission import operator_token
 from toolgate.bootstrap.installation import VERSION, Core
@@ -21,7 +20,7 @@ async def open_console(
     execution: Execution,
     runs: Runs,
     door: Assembled,
-    clients: socket.socket,
+    chat: ChatDoor,
 ) -> Console:
     home, log_key = settings.home, execution.evidence.key
 
@@ -51,7 +50,7 @@ async def open_console(
         journal=core.journal,
         bus=core.bus,
         clock=core.clock,
-        chat=ChatDoor(clients.getsockname()[1], settings.api_key.reveal()),
+        chat=chat,
         learn=core.patterns.learn,
         admission=Admission(door.registry, door.pairing, door.capabilities),
         tasks=execution.tasks,

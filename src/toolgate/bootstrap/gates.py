@@ -17,6 +17,7 @@ from toolgate.policy.model import InvalidPolicy
 from toolgate.policy.policies import LevelOf, Policies
 from toolgate.policy.records import PolicyRecords
 from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.secrets.approver_view import ApproverView
 from toolgate.settings import Settings
 from toolgate.tools.approval_records import Approvals
 from toolgate.tools.gate import Gate
@@ -103,6 +104,14 @@ async def open_gate_parts(settings: Settings, installation: Installation, core: 
         audit,
         policy,
         parse_shell,
-        Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms),
+        Approvals(
+            journal,
+            evidence,
+            clock,
+            audit,
+            core.seal,
+            ApproverView(core.patterns),
+            ttl_ms=settings.approval_timeout_ms,
+        ),
         Ledger(journal, evidence, audit, clock, core.owner),
     )

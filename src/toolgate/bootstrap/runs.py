@@ -21,6 +21,7 @@ from toolgate.runs.conversations import Conversations
 from toolgate.runs.originals import Originals
 from toolgate.runs.retention import Forget, Retention
 from toolgate.runs.runs import Limits, Runs
+from toolgate.secrets.approver_view import ApproverView
 from toolgate.settings import Settings
 from toolgate.tools.approval_records import COLLECTION as APPROVALS
 from toolgate.tools.calls import EXECUTIONS
@@ -51,7 +52,7 @@ async def open_runs(
     """The runs, and a function that begins their work, given the other deadlines."""
     agents = await load_agents(settings, installation, core, execution.audit)
     session_tools = SessionTools(core.journal)
-    originals = Originals(core.journal, core.seal)
+    originals = Originals(core.journal, core.seal, ApproverView(core.patterns).show)
     await originals.load()
     runs = Runs(
         journal=core.journal,

@@ -39,6 +39,7 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "events": ("events", "Show what happens, as it happens."),
     "settings": ("settings", "List every setting, its default and its meaning."),
     "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),
+    "testkit": ("testkit", "Check your own end of a contract against its seed."),
     "completion": ("completion", "Print what a shell needs to complete commands."),
 }
 

@@ -20,8 +20,16 @@ from toolgate.core.tools import JsonValue
 from toolgate.evidence import evidence
 from toolgate.evidence.evidence import Scalar
 from toolgate.evidence.records import plain_record
-from toolgate.journal.journal import Append, Event, Head, Journal, NewEvent, Operation, Put
-from toolgate.journal.sqlite.writer import Summary
+from toolgate.journal.journal import (
+    Append,
+    Event,
+    Head,
+    Journal,
+    NewEvent,
+    Operation,
+    Put,
+    StreamSummary,
+)
 from toolgate.secrets.redaction import Redactor
 
 STREAM: Final = "audit"
@@ -285,7 +293,7 @@ def _leaf_of(rows: Sequence[Event]) -> NewEvent:
     return found.leaf()
 
 
-LEAVES: Final = Summary(of=STREAM, into=evidence.STREAM, make=_leaf_of)
+LEAVES: Final = StreamSummary(of=STREAM, into=evidence.STREAM, make=_leaf_of)
 
 
 async def search(events: Events, query: AuditQuery) -> AuditPage:

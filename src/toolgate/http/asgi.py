@@ -42,7 +42,9 @@ DEFAULT_BODY_LIMIT: Final = 1_000_000  # "413 over 1 MB" (gateway contract)
 # Longer than our own clients keep a connection that they do not use (aiohttp: 15 s): what is sent
 # just as it closes is lost, and nobody could say whether it was done.
 KEEP_ALIVE_S: Final = 30
-HEAD_LIMIT: Final = 65_536  # bytes of a request before its body
+HEAD_LIMIT: Final = (
+    16_384  # bytes of a request before its body; as the WebSocket listener (picows) has it
+)
 PATIENCE_S: float = 30.0  # for a whole head to come, and for more of a body
 LATE_S: Final = 0.02  # a loop so late was busy: data may wait that it has not read
 UNREAD_MS: int = 60_000  # for a reader to take what it was sent
@@ -115,9 +117,13 @@ def is_of_a_page(request: Request) -> bool:
 
 
 def _may_be_rebound(host: str) -> bool:
-    """Whether it is a name that somebody can let stand for any address, and no address itself."""
+    """Whether somebody elsewhere can let this name stand for any address.
+
+    Not a name without a dot, such as a compose service's: there are none in the public DNS.
+    """
     name, is_address = host_name(host)
-    return bool(name) and not (is_address or name in LOCAL_NAMES or name.endswith(".localhost"))
+    is_local = is_address or name in LOCAL_NAMES or name.endswith(".localhost")
+    return "." in name and not is_local
 
 
 @lru_cache(maxsize=256)
@@ -290,8 +296,17 @@ class _Connection(HttpToolsProtocol):
         self._heard_at = self.loop.time()
 
     def on_headers_complete(self) -> None:
+        lines = sum(len(name) + len(value) + 4 for name, value in self.headers)  # with ": \r\n"
+        first = len(self.parser.get_method()) + len(self.url) + len(" HTTP/1.1 \r\n")
+        if first + lines + len("\r\n") > HEAD_LIMIT:  # one that came in a single read
+            self._head_size = HEAD_LIMIT + 1
+            raise ValueError("the head is too large")
         super().on_headers_complete()
         self._in_head = False
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head_size <= HEAD_LIMIT:  # else it is refused as too large
+            super().send_400_response(msg)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from toolgate.core.errors import Conflict
-from toolgate.journal.journal import Append, Event, NewEvent, Put
+from toolgate.journal.journal import Append, Event, NewEvent, Put, StreamSummary
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.journal.sqlite.writer import Summary
 from toolgate.testing.clock import FakeClock
 
 
@@ -19,7 +18,7 @@ def numbers(events: Sequence[Event]) -> NewEvent:
 
 
 async def opened(path: Path, bus: LocalBus) -> SqliteJournal:
-    summary = Summary(of="rows", into="sums", make=numbers)
+    summary = StreamSummary(of="rows", into="sums", make=numbers)
     return await SqliteJournal.open(path, clock=FakeClock(), bus=bus, summary=summary)
 
 

@@ -22,7 +22,15 @@ def two_nodes() -> tuple[MemoryJournal, Agents, Agents, list[str]]:
     audit = AuditLog(journal, redactor=SecretPatterns().redactor())
     learned: list[str] = []
     here, there = (
-        Agents(journal, {}, unreachable, PlainSeal(), audit, learn=learned.append) for _ in range(2)
+        Agents(
+            journal,
+            {},
+            unreachable,
+            PlainSeal(),
+            audit,
+            learn=lambda secret, _: learned.append(secret),
+        )
+        for _ in range(2)
     )
     return journal, here, there, learned
 

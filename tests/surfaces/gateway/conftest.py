@@ -13,6 +13,7 @@ import pytest
 from tests.support.audit import SilentEvidence
 from tests.support.seal import PlainSeal
 from tests.support.upstreams import FakeUpstreams
+from toolgate.access.authentication import Authenticator
 from toolgate.access.rate_limits import RateLimits
 from toolgate.access.ratelimit import Rate
 from toolgate.access.registry import Registry
@@ -199,7 +200,7 @@ async def open_door(
         session_tools=tools,
         originals=Originals(journal, seal),
     )
-    gate.registry = Registry(journal, clock, operator_token=OPERATOR, gateway_token=gateway_token)
+    gate.registry = Registry(journal, clock)
     capabilities = Capabilities(
         journal,
         clock,
@@ -225,7 +226,9 @@ async def open_door(
             level_of=gate.level_of,
             runs=runs,
             upstreams=upstreams,
-            registry=gate.registry,
+            authenticator=Authenticator(
+                gate.registry, operator_token=OPERATOR, gateway_token=gateway_token
+            ),
             limits=gate.limits,
             wake_at=dispatcher.wake_at,
             verify=verify_ed25519,

@@ -4,7 +4,6 @@ Each commit of a batch is decided in memory, against the file and what the batch
 change; one that does not hold is refused alone. Then the whole batch is written at once.
 """
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -18,17 +17,18 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
 from toolgate.core.clock import Clock
-from toolgate.core.errors import Conflict, Damaged, Fenced, Invalid, ToolgateError, Unavailable
+from toolgate.core.errors import Conflict, Damaged, Fenced, Invalid, Unavailable
+from toolgate.journal.batching import Commit, Forget, NewEpoch
 from toolgate.journal.journal import (
     Append,
     Check,
     Delete,
     Event,
     Fence,
-    NewEvent,
     Operation,
     Overwrite,
     Put,
+    StreamSummary,
 )
 from toolgate.journal.sqlite.schema import (
     LAST,
@@ -81,50 +81,6 @@ class Limits:
     forgotten_at_once: int = 1000  # events per transaction, so that commits pass in between
     segment: int = 64  # numbers of a stream in one segment; a file must not meet a smaller one
     readers: int = 3  # threads; reading a page takes well under a millisecond
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Each transaction that adds events to `of` adds one event to `into` that is made from them."""
-
-    of: str
-    into: str
-    make: Callable[[Sequence[Event]], NewEvent]
-
-
-@dataclass(frozen=True, slots=True)
-class NewEpoch:
-    """From this commit on the journal vouches under another name; only a restore says this."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Drop a stream's events up to and including a number; only retention says this."""
-
-    stream: str
-    through: int
-
-
-class Commit:
-    """Operations on their way to the disk, and what came of them."""
-
-    __slots__ = ("added", "done", "durable", "error", "events", "operations")
-
-    def __init__(
-        self,
-        operations: Sequence[Operation | Forget | NewEpoch],
-        *,
-        durable: bool,
-        done: asyncio.Future[list[Event]],
-    ) -> None:
-        self.operations = operations
-        self.durable = durable
-        self.done = done
-        self.events: list[Event] = []
-        self.added: list[Event] = []  # for the bus, not for the caller: the summary of its batch
-        self.error: ToolgateError | None = None
 
 
 class _MustLook(Exception):
@@ -217,7 +173,7 @@ class Writer(threading.Thread):
         clock: Clock,
         settle: Callable[[list[Commit]], None],
         limits: Limits,
-        summary: Summary | None = None,
+        summary: StreamSummary | None = None,
     ) -> None:
         super().__init__(name="journal-writer", daemon=True)
         self._connection = opened.connection
@@ -380,7 +336,7 @@ class Writer(threading.Thread):
             raise
         self._written = draft
 
-    def _sum_up(self, summary: Summary, batch: list[Commit], draft: Draft, now: int) -> None:
+    def _sum_up(self, summary: StreamSummary, batch: list[Commit], draft: Draft, now: int) -> None:
         events = chain.from_iterable(commit.events for commit in batch)
         summed = [event for event in events if event.stream == summary.of]
         made = [summary.make(summed)] if summed else []

@@ -45,7 +45,7 @@ class Agents:
     reach: Callable[[External], Agent]
     seal: Seal  # rows hold tokens that must be sent as they are
     trail: Trail
-    learn: Callable[[str], object] = str  # a token, so that it is written down nowhere else
+    learn: Callable[[str, str], object] = lambda _secret, _name: None  # a secret, and its name
     _known: dict[str, External] = field(default_factory=dict)
     _versions: dict[str, int] = field(default_factory=dict)  # of the rows that memory holds
 
@@ -81,7 +81,7 @@ class Agents:
         if agent.auth_token and "@" in urlsplit(agent.endpoint).netloc:
             why = "auth_token and a password in the endpoint: a request carries one of them"
             raise Invalid(why, field="auth_token")
-        self.learn(agent.auth_token)
+        self.learn(agent.auth_token, f"agent {agent.agent_id}")
         value = self.seal.close(msgspec.json.encode(agent))
         for attempt in range(1, ATTEMPTS + 1):
             expected = self._versions.get(agent.agent_id, 0)
@@ -142,7 +142,7 @@ class Agents:
 
     def _keep(self, row: Row) -> None:
         agent = self._opened(row.value)
-        self.learn(agent.auth_token)
+        self.learn(agent.auth_token, f"agent {agent.agent_id}")
         self._known[agent.agent_id] = agent
         self._versions[agent.agent_id] = row.version
 

@@ -36,9 +36,9 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind
-from toolgate.core.errors import Invalid, ToolgateError
+from toolgate.core.errors import Invalid, NotFound, ToolgateError
 from toolgate.http import asgi
-from toolgate.http.bodies import canonical
+from toolgate.http.bodies import parse
 from toolgate.http.traces import trace_id_of
 from toolgate.journal.journal import Journal
 from toolgate.surfaces.gateway.authentication import Doors, RawHeaders, text
@@ -84,6 +84,8 @@ class Table:
         by_method = self._exact.get(path, {})
         if (route := by_method.get(method)) is not None:
             return Found(route, {})
+        if method == "POST" and path.startswith("/command/"):  # no id, but an unknown type
+            raise NotFound("command type", path.removeprefix("/command/")[:80])
         known = set(by_method)
         raw = raw_path.decode("latin-1")  # where a slash within a name is still told apart
         for pattern, candidates in self._patterns:  # a name may be as a route's own word
@@ -247,7 +249,7 @@ class Gateway:
         body = None
         if found.route.takes is not None:
             raw = await self._body_of(found.route.access, dict(scope["headers"]), scope, receive)
-            canonical(raw)
+            parse(raw)
             body = decode(raw, found.route.takes)
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         answering = self.call(
