@@ -23,6 +23,7 @@ from toolgate.evidence.evidence import STREAM as EVIDENCE
 from toolgate.evidence.signer import Ed25519Signer
 
 OPERATOR = "operator-of-this-test"
+INTERNAL = "internal-of-this-test"
 POLICY = """\
 version: 1
 name: test
@@ -42,6 +43,7 @@ TARGET = {
 NO_ACTS = {
     "POST /policy/simulate",
     "POST /approvals/{approvalId}/decide",
+    "POST /approvals/{approvalId}/reveal",
     "POST /runs/{runId}/cancel",
     "POST /definitions/accept",  # tests/tools/upstream has its row
 }
@@ -71,7 +73,8 @@ class House:
 
     async def ask(self, method: str, path: str, body: Any, *, at: str = "gateway") -> None:
         before = await self.rows()
-        headers = {"Authorization": f"Bearer {OPERATOR}"}
+        token = INTERNAL if at == "orchestrator" else OPERATOR
+        headers = {"Authorization": f"Bearer {token}"}
         async with self.http.request(
             method, self.running.urls[at] + path, json=body, headers=headers
         ) as answer:
@@ -85,6 +88,7 @@ async def house(home: Path) -> AsyncIterator[House]:
         **ANY_PORT,
         "TOOLGATE_HOME": str(home),
         "OPERATOR_TOKEN": OPERATOR,
+        "INTERNAL_TOKEN": INTERNAL,
         "LOG_LEVEL": "error",
         "HEARTBEAT": "",
     }

@@ -11,10 +11,12 @@ from toolgate.bootstrap.roles import start_orchestrator
 from toolgate.bootstrap.sealing import KEY_FILE, LOST, open_seal
 from toolgate.commands.records import KEYS
 from toolgate.core.errors import Damaged
+from toolgate.evidence.audit import AuditLog
 from toolgate.journal.journal import Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.runs.agents.registry import AGENTS
 from toolgate.secrets.aesgcm_seal import KEY_BYTES, AesGcmSeal
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
@@ -25,27 +27,34 @@ async def journal_with(*rows: Put) -> MemoryJournal:
     return journal
 
 
+async def opened(home: Path, journal: MemoryJournal) -> AesGcmSeal:
+    audit = AuditLog(journal, redactor=SecretPatterns().redactor())
+    return await open_seal(home, journal, audit)
+
+
 async def test_a_lost_key_is_told_and_not_replaced_until_its_owner_gives_it_up(
     tmp_path: Path,
 ) -> None:
-    seal = await open_seal(tmp_path, await journal_with())
+    seal = await opened(tmp_path, await journal_with())
     journal = await journal_with(
         Put(AGENTS, "a", seal.close(b"a"), expected=0), Put("others", "o", b"o", expected=0)
     )
-    assert (await open_seal(tmp_path, journal)).open(seal.close(b"x")) == b"x"
+    assert (await opened(tmp_path, journal)).open(seal.close(b"x")) == b"x"
 
     (tmp_path / KEY_FILE).unlink()
     with pytest.raises(Damaged, match=f"{KEY_FILE} is gone.*{LOST}"):
-        await open_seal(tmp_path, journal)
+        await opened(tmp_path, journal)
     assert not (tmp_path / KEY_FILE).exists()
     assert await journal.get(AGENTS, "a") is not None
 
     (tmp_path / LOST).touch()
-    made = await open_seal(tmp_path, journal)
+    made = await opened(tmp_path, journal)
     assert await journal.get(AGENTS, "a") is None
+    (row,) = await journal.read("audit")
+    assert (row.type, b'"forgotten":1' in row.data) == ("seal.replaced", True)
     assert await journal.get("others", "o") is not None
     assert not (tmp_path / LOST).exists()  # it was said of that key, and not of the next
-    assert (await open_seal(tmp_path, journal)).open(made.close(b"x")) == b"x"
+    assert (await opened(tmp_path, journal)).open(made.close(b"x")) == b"x"
 
 
 async def test_a_wrong_key_is_told_and_can_be_given_up(tmp_path: Path) -> None:
@@ -54,9 +63,9 @@ async def test_a_wrong_key_is_told_and_can_be_given_up(tmp_path: Path) -> None:
         Put(AGENTS, "a", AesGcmSeal(b"k" * KEY_BYTES).close(b"a"), expected=0)
     )
     with pytest.raises(Damaged, match=f"rename it to .*{LOST}"):
-        await open_seal(tmp_path, journal)
+        await opened(tmp_path, journal)
     (tmp_path / KEY_FILE).rename(tmp_path / LOST)
-    await open_seal(tmp_path, journal)
+    await opened(tmp_path, journal)
     assert await journal.scan(AGENTS) == []
 
 
@@ -66,7 +75,7 @@ async def test_answers_that_are_kept_for_minutes_do_not_stand_in_the_way_of_a_st
     journal = await journal_with(
         Put(KEYS, "k", AesGcmSeal(b"k" * KEY_BYTES).close(b"answer"), expected=0)
     )
-    await open_seal(tmp_path, journal)
+    await opened(tmp_path, journal)
     assert await journal.scan(KEYS) == []  # whoever asks again would meet what nobody can open
 
 

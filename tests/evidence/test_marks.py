@@ -234,6 +234,32 @@ async def test_a_home_that_is_moved_or_made_anew_is_no_restore(tmp_path: Path) -
     assert problems_of(home, state) == problems_of(tmp_path / "moved", state) == []
 
 
+async def test_a_home_that_was_put_aside_for_a_start_is_compared_when_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    home, state, aside = tmp_path / "home", tmp_path / "state", tmp_path / "aside"
+    await grown(home, state)
+    home.rename(aside)
+    await grown(home, state)
+    shutil.rmtree(home)
+    aside.rename(home)
+    _last_events_and_evidence(home)
+    for mark in (state / "marks").glob("*.json"):
+        mark.unlink()  # of the home that was there meanwhile
+    with pytest.raises(Damaged, match="toolgate restore accept"):
+        await grown(home, state)
+
+
+async def test_a_name_in_the_journal_is_no_path(tmp_path: Path) -> None:
+    home, state = tmp_path / "home", tmp_path / "state"
+    await grown(home, state)
+    name = b"../../evil".hex()
+    in_file(home, f"UPDATE rows SET value = X'{name}' WHERE collection = '{COLLECTION}'")
+    await grown(home, state)
+    assert not list(tmp_path.glob("*evil*"))
+    assert problems_of(home, state) == []
+
+
 async def test_rows_of_another_installation_are_found(tmp_path: Path) -> None:
     state = tmp_path / "state"
     for name in ("one", "two"):

@@ -180,7 +180,7 @@ async def open_core(
     installation.on_stop(refusals.close)
     installation.keep_running(refusals.keep())
     installation.refused = refusals.count
-    seal = await open_seal(settings.home, journal)
+    seal = await open_seal(settings.home, journal, audit)
     new_id = RandomIds(clock)
     owner = Owner(NODE, new_id("inc"))
     return Core(clock, new_id, bus, journal, mark, patterns, redactor, seal, owner)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from toolgate.access.audit import Trail
 from toolgate.commands.records import ENDED, KEYS, OPEN
 from toolgate.core.errors import Damaged
 from toolgate.journal.journal import Delete, Journal
@@ -30,13 +31,13 @@ _FORGOTTEN: Final = (
 )
 
 
-async def open_seal(home: Path, journal: Journal) -> AesGcmSeal:
+async def open_seal(home: Path, journal: Journal, trail: Trail) -> AesGcmSeal:
     """Open or make the key. Raises Damaged if what is sealed cannot be opened."""
     sealed = [row.value for name in _MISSED for row in await journal.scan(name, limit=1)]
     seal = await asyncio.to_thread(find_seal, home, sealed)
     if seal is not None:
         return seal
-    await _forget_sealed(journal)
+    await _forget_sealed(journal, trail)
     made = await asyncio.to_thread(AesGcmSeal.in_file, home / KEY_FILE)
     if await asyncio.to_thread((home / LOST).exists):
         await asyncio.to_thread((home / LOST).replace, home / OLD)
@@ -68,7 +69,15 @@ def find_seal(home: Path, sealed: Sequence[bytes]) -> AesGcmSeal | None:
     return seal
 
 
-async def _forget_sealed(journal: Journal) -> None:
+async def _forget_sealed(journal: Journal, trail: Trail) -> None:
     for name in (*_MISSED, *_ALSO_FORGOTTEN):
         while rows := await journal.scan(name):
-            await journal.commit(*(Delete(row.collection, row.key) for row in rows))
+            await journal.commit(
+                *(Delete(row.collection, row.key) for row in rows),
+                *trail.note(
+                    "seal.replaced",
+                    actor="system",
+                    resource=("rows", name),
+                    metadata={"forgotten": len(rows)},
+                ),
+            )

@@ -1,8 +1,10 @@
 """`toolgate restore`: go on with a home that was put back from a copy."""
 
 import asyncio
+import json
 
 import click
+import msgspec
 
 from toolgate import settings as table
 from toolgate.bootstrap.restoring import accept_restore
@@ -15,15 +17,19 @@ def command() -> None:
 
 
 @command.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @with_settings
-def accept(settings: table.Settings) -> None:
+def accept(*, settings: table.Settings, as_json: bool) -> None:
     """Accept that the home does not continue what its mark in STATE_DIR says.
 
     Toolgate must be stopped. The home gets a new epoch, so that clients get a snapshot instead of a
     replay, and a record of the restore in the evidence.
     """
     mark = asyncio.run(accept_restore(settings))
-    if mark is None:
+    if as_json:
+        told = None if mark is None else msgspec.to_builtins(mark)
+        click.echo(json.dumps({"ok": True, "accepted": told}))
+    elif mark is None:
         click.echo("nothing to accept: the home continues what its mark says")
     else:
         click.echo(

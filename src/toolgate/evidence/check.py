@@ -433,7 +433,8 @@ class ClosedHome:
         return self._journal.events(stream)
 
     def installation(self) -> str:
-        return (self._journal.row(COLLECTION, KEY) or b"").decode()
+        """The name that it says it has, whoever wrote it; empty where it has none."""
+        return (self._journal.row(COLLECTION, KEY) or b"").decode("ascii", "replace")
 
     def last_position(self) -> int:
         return self._journal.last_position()

@@ -8,6 +8,7 @@ can write to STATE_DIR too is not found by it.
 import asyncio
 import contextlib
 import logging
+import re
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,7 @@ DIRECTORY: Final = "marks"
 RETIRED: Final = ".retired"
 PERIOD_S: Final = 5.0  # where a home's position moves on and its evidence does not
 PAGE: Final = 1_000
+_NAME: Final = re.compile(r"in_[0-9a-f]{16}")  # it is a part of a path
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +72,12 @@ class Marks:
         return self.directory / f"{installation}.json"
 
     def read(self, installation: str) -> Mark | None:
-        """Raises Damaged where the file cannot be a mark of this name."""
+        """A retired one too: its home may come back. Raises Damaged where the file is no mark."""
+        if not _NAME.fullmatch(installation):
+            return None
         path = self.path(installation)
+        if not path.exists() and path.with_suffix(RETIRED).exists():
+            path = path.with_suffix(RETIRED)
         try:
             mark = msgspec.json.decode(path.read_bytes(), type=Mark)
             if mark.installation == installation and len(bytes.fromhex(mark.root)) == 32:
@@ -141,14 +147,15 @@ class HighWater:
     ) -> Self:
         """Compare, and keep the mark from now on.
 
-        A mark that is lost, and a home that is new where another was, leave an audit row. Raises Damaged where the home is not one that
-        continues what its mark says, and Misconfigured where no mark can be kept.
+        A mark that is lost, and a home that is new where another was, leave an audit row. Raises
+        Damaged where the home does not continue what its mark says, and Misconfigured where no mark
+        can be kept.
         """
         marks = Marks(state_dir)
         marks.check_place(home)
-        row = await journal.get(COLLECTION, KEY)
-        own = "" if row is None else row.value.decode()
+        own = await name_of(journal)
         mark = await find_mark(marks, home, journal)
+        replaced: list[Operation] = []
         if mark is None and own:
             log.warning("mark_missing installation=%s directory=%s", own, marks.directory)
             reason = {"reason": "STATE_DIR has no mark of this home"}
@@ -156,9 +163,7 @@ class HighWater:
         elif mark is None:
             for before in await asyncio.to_thread(marks.of_home, home, ""):
                 log.warning("home_replaced home=%s before=%s", home, before.installation)
-                await journal.commit(
-                    *_note(audit, "home.replaced", {"before": before.installation})
-                )
+                replaced += _note(audit, "home.replaced", {"before": before.installation})
         if mark is None:
             mark = new_mark(home, journal, installation=own)
         made = cls(marks, msgspec.structs.replace(mark, home=_name(home)), journal)
@@ -171,7 +176,7 @@ class HighWater:
                 f" {home} is kept there: let this user write it, or name another directory"
             ) from refused
         if mark.installation != own:
-            await journal.commit(*await named(journal, mark.installation))
+            await journal.commit(*await named(journal, mark.installation), *replaced)
         return made
 
     def published(self, checkpoint: Checkpoint) -> None:
@@ -218,10 +223,16 @@ def new_mark(home: Path, journal: SqliteJournal, *, installation: str = "") -> M
     )
 
 
+async def name_of(journal: SqliteJournal) -> str:
+    """The name under which the home's mark is kept; empty where it has none that we gave."""
+    row = await journal.get(COLLECTION, KEY)
+    name = "" if row is None else row.value.decode("ascii", "replace")
+    return name if _NAME.fullmatch(name) else ""
+
+
 async def find_mark(marks: Marks, home: Path, journal: SqliteJournal) -> Mark | None:
     """The mark that this home continues; None where there is none. Raises Damaged if it does not."""
-    row = await journal.get(COLLECTION, KEY)
-    own = "" if row is None else row.value.decode()
+    own = await name_of(journal)
     found = await asyncio.to_thread(marks.find, own, home)
     if not own and not await journal.last_position() and not key_name(home):
         return None  # a new home, where another was
@@ -253,10 +264,9 @@ async def accept(
         return None
     except Damaged as refused:
         log.warning("restore_accepted reason=%s", refused)
-    row = await journal.get(COLLECTION, KEY)
     before = None
     with contextlib.suppress(Damaged, IndexError):
-        before = marks.find("" if row is None else row.value.decode(), home)[0]
+        before = marks.find(await name_of(journal), home)[0]
     made = new_mark(home, journal)
     await asyncio.to_thread(marks.write, made)  # first: a kill then leaves the home as refused
     await asyncio.to_thread(_put_aside, files.root, f"{LOG_DIRECTORY}.before-{made.installation}")
