@@ -110,7 +110,9 @@ class Originals:
         if original is None:
             return event
         shown = {REDACTED_ARGS: members[ARGS]} if keep_redacted else {}
-        return event._replace(data=_encode({**members, ARGS: original.args, **shown}))
+        return msgspec.structs.replace(
+            event, data=_encode({**members, ARGS: original.args, **shown})
+        )
 
     def _unseal(self, sealed: bytes) -> _Original:
         return _decode(self.seal.open(sealed))

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
+from typing import Any, Final, Generic, TypeVar, assert_never
+
+import msgspec
 
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, Damaged, Fenced, Invalid, ToolgateError, Unavailable
@@ -47,6 +49,16 @@ PAUSE: Final = 0.001
 ROWS_AT_ONCE: Final = 64  # in one statement; there is one for each number up to it
 NOTHING: Final = (0, b"", None)  # a row that isn't there
 UNKNOWN: Final = -1  # the version of a row that was put whatever it was, and not looked for
+
+# `sqlite3` looks for an adapter for each bytes and each None, which takes longer than to write them.
+BLOB: Final = bytearray()  # what is added to it is a bytearray
+NO_DUE: Final = -(2**63)  # written as NULL
+
+# The values of one row of each table.
+SEGMENT: Final = "(?, ?, ?)"
+EVENT: Final = "(?, ?, ?, ?, ?, ?, ?)"
+ROW: Final = f"(?, ?, ?, ?, nullif(?, {NO_DUE}))"
+FENCE: Final = "(?, ?)"
 
 # A row that is there moves on by one, if it is not known to move on by more.
 _OVER: Final = (
@@ -113,7 +125,7 @@ class _MustLook(Exception):
     """What was taken to be so of a row without a look is not, or is not enough to go on."""
 
 
-class StreamState(NamedTuple):
+class StreamState(msgspec.Struct, frozen=True, gc=False):
     last: int
     segment: int  # the id of its last segment; 0 where it has none
     segment_first: int
@@ -129,7 +141,7 @@ class Draft:
         self.rows: dict[RowKey, RowState] = {}
         self.fences: dict[str, int] = {}
         self.segments: list[tuple[int, str, int]] = []
-        self.events: list[tuple[int, int, int, str, int, str, bytes]] = []
+        self.events: list[tuple[int, int, int, str, int, str, bytearray]] = []
         self.forgets: list[tuple[str, int, StreamState]] = []
         self.assumed: set[RowKey] = set()  # rows taken not to be there, until they are written
         self.reborn: dict[RowKey, bool] = {}  # deleted and put again: they start anew
@@ -444,22 +456,24 @@ class Writer(threading.Thread):
 
     def _append(self, append: Append, draft: Draft, now: int) -> list[Event]:
         stream = append.stream
-        seq, segment, first = self._stream(stream, draft)
+        state = self._stream(stream, draft)
+        seq, segment, first = state.last, state.segment, state.segment_first
         if append.expected_seq is not None and append.expected_seq != seq:
             raise Conflict(f"{stream} is at {seq}, not at {append.expected_seq}")
         if not append.events:
             return []
         events = []
         position = draft.position
-        for kind, data, subject in append.events:
+        for new in append.events:
             position += 1
             seq += 1
             if segment == 0 or seq - first >= self._segment:
                 draft.last_segment = segment = draft.last_segment + 1
                 first = seq
                 draft.segments.append((segment, stream, first))
-            events.append(Event(position, stream, seq, kind, now, data, subject))
-            draft.events.append((position, segment, seq, kind, now, subject, data))
+            events.append(Event(position, stream, seq, new.type, now, new.data, new.subject))
+            data = BLOB + new.data
+            draft.events.append((position, segment, seq, new.type, now, new.subject, data))
         draft.position = position
         draft.change(draft.streams, stream, StreamState(seq, segment, first))
         return events
@@ -510,30 +524,33 @@ class Writer(threading.Thread):
         return epoch
 
     def _write(self, draft: Draft) -> None:
-        self._write_all("INSERT INTO segments", draft.segments)
-        self._write_all("INSERT INTO events", draft.events)
+        self._write_all("INSERT INTO segments", SEGMENT, draft.segments)
+        self._write_all("INSERT INTO events", EVENT, draft.events)
         if draft.rows:
             self._write_rows(draft)
-        self._write_all("INSERT OR REPLACE INTO fences", list(draft.fences.items()))
+        if draft.fences:
+            self._write_all("INSERT OR REPLACE INTO fences", FENCE, list(draft.fences.items()))
         for stream, through, state in draft.forgets:
             self._drop(stream, through, state)
         if draft.forgets:
             # Were the newest event forgotten, its position must still not be given again.
             write_meta(self._connection, "position", str(draft.position))
 
-    def _write_all(self, how: str, rows: Sequence[tuple[object, ...]], otherwise: str = "") -> None:
+    def _write_all(
+        self, how: str, row: str, rows: Sequence[tuple[object, ...]], otherwise: str = ""
+    ) -> None:
         """Many rows to a statement: between two, the loop's thread and this one change places."""
         done = 0
         while left := len(rows) - done:
             many = min(left, ROWS_AT_ONCE)
             values = tuple(chain.from_iterable(rows[done : done + many]))
-            self._connection.execute(_with_values(how, len(rows[0]), many, otherwise), values)
+            self._connection.execute(_with_values(how, row, many, otherwise), values)
             done += many
 
     def _write_rows(self, draft: Draft) -> None:
         assumed = draft.assumed
-        new: list[tuple[str, str, int, bytes, int | None]] = []
-        changed: list[tuple[str, str, int, bytes, int | None]] = []
+        new: list[tuple[str, str, int, bytearray, int]] = []
+        changed: list[tuple[str, str, int, bytearray, int]] = []
         gone: list[RowKey] = []
         for key, (version, value, due) in draft.rows.items():
             if version == 0 or key in draft.reborn:
@@ -541,15 +558,16 @@ class Writer(threading.Thread):
                     raise _MustLook  # made and deleted in one batch: whether it was there
                 gone.append(key)
             if version != 0:
-                row = (*key, abs(version), value, due)  # if it is unknown and new, it is the first
+                # If its version is unknown and it is new, it is the first.
+                row = (*key, abs(version), BLOB + value, NO_DUE if due is None else due)
                 (new if key in assumed else changed).append(row)
         if gone:
             self._connection.executemany("DELETE FROM rows WHERE collection = ? AND key = ?", gone)
         try:
-            self._write_all("INSERT INTO rows", new)
+            self._write_all("INSERT INTO rows", ROW, new)
         except sqlite3.IntegrityError as there:
             raise _MustLook from there
-        self._write_all("INSERT INTO rows", changed, _OVER)
+        self._write_all("INSERT INTO rows", ROW, changed, _OVER)
 
     def _drop(self, stream: str, through: int, state: StreamState) -> None:
         execute = self._connection.execute
@@ -584,8 +602,7 @@ def _is_full(failed: sqlite3.Error) -> bool:
 
 
 @functools.cache
-def _with_values(how: str, columns: int, rows: int, otherwise: str) -> str:
-    row = f"({', '.join('?' * columns)})"
+def _with_values(how: str, row: str, rows: int, otherwise: str) -> str:
     return f"{how} VALUES {', '.join([row] * rows)}{otherwise}"
 
 
