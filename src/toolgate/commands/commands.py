@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -98,7 +98,7 @@ class _Work:
         return bool(self.command.key) or len(plan.requests) > 1 or plan.start is not None
 
 
-class _End(NamedTuple):
+class _End(msgspec.Struct, frozen=True):
     """A command's answer, and the operations that must be on disk before it is sent."""
 
     reply: Reply
@@ -360,7 +360,9 @@ class Commands:
         for number, request in enumerate(plan.requests):
             is_last = number + 1 == len(plan.requests)
             begun = partial(self._begun, work, tuple(answers), is_last=is_last)
-            outcome = await self.gate.begin(request._replace(scope=scope), also=begun)
+            outcome = await self.gate.begin(
+                msgspec.structs.replace(request, scope=scope), also=begun
+            )
             match outcome:
                 case Denied(rule_id=rule) if rule == REQUEST_ID_CONFLICT:
                     # Resumed, and the tool or the caller's level has changed since the call began.
@@ -637,7 +639,9 @@ def _same(before: Waiting, now: Waiting) -> bool:
 
 def _with_headers(reply: Reply, command: Command, spent: Spent) -> Reply:
     headers = _headers(command, spent)
-    return reply._replace(headers=(*_without(headers, reply.headers), *reply.headers))
+    return msgspec.structs.replace(
+        reply, headers=(*_without(headers, reply.headers), *reply.headers)
+    )
 
 
 def _headers(command: Command, spent: Spent) -> Headers:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 from unicodedata import category
 
 import msgspec
@@ -195,7 +195,7 @@ class ReleasedCall:
         await self._gate.finish_call(self._call_id, output, also=also)
 
 
-class _Decided(NamedTuple):
+class _Decided(msgspec.Struct, frozen=True):
     """The decision of the policy and, if asked, of a person."""
 
     decision: Decision
@@ -203,7 +203,7 @@ class _Decided(NamedTuple):
     operations: Sequence[Operation] = ()  # among them the checks of what it was decided on
 
 
-class _CallerRow(NamedTuple):
+class _CallerRow(msgspec.Struct, frozen=True):
     """The caller's rights as the surface has looked at them."""
 
     check: Check | None
@@ -395,7 +395,9 @@ class Gate:
                 if stale is None and call.version == tried:
                     raise  # of the caller's own operations
                 if stale is not None:  # decide again, on what is in force now
-                    caller = caller._replace(is_revoked=caller.is_revoked or stale == caller.check)
+                    caller = msgspec.structs.replace(
+                        caller, is_revoked=caller.is_revoked or stale == caller.check
+                    )
                     await asyncio.sleep(STALE_S)
         raise Unavailable(f"request {call.id} is being run by another process")
 
@@ -471,7 +473,9 @@ class Gate:
             refused = _refused(decision, RATE_LIMITED, str(too_soon))
             decided = _Decided(refused, operations=checks)
             return await self._deny(call, decided, also, for_now=True, spent=too_soon.spent)
-        decided = decided._replace(operations=(*decided.operations, *charge.operations))
+        decided = msgspec.structs.replace(
+            decided, operations=(*decided.operations, *charge.operations)
+        )
         try:
             return await self._start(call, engine, decided, also, due=due)
         except Conflict:
@@ -663,7 +667,7 @@ class Gate:
         if needed is None or self._registry is None:
             return ""
         if call.level.rank > needed.level.rank:
-            needed = needed._replace(level=call.level)
+            needed = msgspec.structs.replace(needed, level=call.level)
         return self._registry.scope_refusal(call.request.caller.device, needed)
 
     async def _ask(
@@ -841,7 +845,8 @@ def _clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     unchanged = stdout is output.stdout and stderr is output.stderr
     if unchanged and data is None and isolation == output.isolation:
         return output
-    return output._replace(
+    return msgspec.structs.replace(
+        output,
         stdout=stdout,
         stderr=stderr,
         data=data,

@@ -47,10 +47,10 @@ class PathRules:
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         if any(name in request.args for name in COMMAND_ARGUMENTS):
-            request = request._replace(clean=self._policies.is_clean(request))
+            request = msgspec.structs.replace(request, clean=self._policies.is_clean(request))
         if not self._goes_by_path(request):
             return await self._engine.run(request, update=update)
-        request = request._replace(no_links=True)
+        request = msgspec.structs.replace(request, no_links=True)
         if request.tool != LIST:
             return await self._engine.run(request, update=update)
         output = await self._engine.run(request)  # an update might name what is left out
@@ -78,7 +78,7 @@ class PathRules:
                 await asyncio.sleep(0)
         if len(shown) == len(entries):
             return output
-        return output._replace(stdout=json.dumps(shown, ensure_ascii=False))
+        return msgspec.structs.replace(output, stdout=json.dumps(shown, ensure_ascii=False))
 
 
 _entries: Final = msgspec.json.Decoder(list[dict[str, Any]])
@@ -112,7 +112,9 @@ class _Listing:
     def _decide(self, path: str) -> Decision:
         """Decide as if the call had named this path, in the spelling of the call's own."""
         args = {**self._request.args, "path": self._root + path}
-        return self._policies.decide(self._request._replace(args=args), level=self._level)
+        return self._policies.decide(
+            msgspec.structs.replace(self._request, args=args), level=self._level
+        )
 
     def _opens(self, decision: Decision) -> bool:
         """True if a directory may be entered; an approval covers only the rule that asked."""

@@ -234,7 +234,7 @@ class DockerRunner:
             async with asyncio.timeout(self._target.timeout_ms / 1000):
                 if request.no_links and not await self._runners.heeds_no_links(self._target):
                     # The contract has no such member: it follows links as it always did.
-                    request = request._replace(no_links=False)
+                    request = msgspec.structs.replace(request, no_links=False)
                 output = await self._exchange(url, request, update, progress)
         except TimeoutError:
             self._count_failure(breaker, progress)
