@@ -8,7 +8,7 @@ when the process is stopped is resumed at the next start.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -78,8 +78,7 @@ OPEN_KEPT_MS: Final = 8 * 24 * 3600 * 1000
 _LOST_RIGHT: Final = Denied("blocked", OUTSIDE_SCOPE, REASON)
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(msgspec.Struct):
     """A command that was admitted, and how much of it is on disk."""
 
     command: Command
@@ -395,7 +394,9 @@ class Commands:
         first = next(one for one in answers if isinstance(one, Pending))
         ran = any(isinstance(one, Ran) for one in answers)
         gone = [_LOST_RIGHT if isinstance(one, Pending) else one for one in answers]
-        return replace(_waiting_for(first), ran=wire.encode(plan.done(gone).data) if ran else b"")
+        return msgspec.structs.replace(
+            _waiting_for(first), ran=wire.encode(plan.done(gone).data) if ran else b""
+        )
 
     async def _run_tool(self, work: _Work, allowed: Allowed) -> ToolOutput:
         """Run a call; its updates are events between the command's start and its end."""
@@ -639,9 +640,10 @@ def _same(before: Waiting, now: Waiting) -> bool:
 
 def _with_headers(reply: Reply, command: Command, spent: Spent) -> Reply:
     headers = _headers(command, spent)
-    return msgspec.structs.replace(
-        reply, headers=(*_without(headers, reply.headers), *reply.headers)
-    )
+    if not reply.headers:
+        return Reply(reply.status, reply.body, headers)
+    given = (*_without(headers, reply.headers), *reply.headers)
+    return msgspec.structs.replace(reply, headers=given)
 
 
 def _headers(command: Command, spent: Spent) -> Headers:

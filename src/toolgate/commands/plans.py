@@ -5,7 +5,6 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
@@ -91,8 +90,7 @@ def request_hash(method: str, path: str, canonical_body: bytes) -> str:
     return sha256(f"{method} {path}\n".encode() + canonical_body).hexdigest()
 
 
-@dataclass(slots=True)
-class Done:
+class Done(msgspec.Struct):
     """The end of a plan: an answer, or a problem."""
 
     data: Any
@@ -100,8 +98,7 @@ class Done:
     succeeded: bool = True  # an answer may hold the failures of its calls
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     approval_id: str = ""
     run_id: str = ""
     expires_at: int = 0
@@ -112,8 +109,7 @@ class Waiting:
 Came = Done | Waiting
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(msgspec.Struct):
     """Tool calls and the data made of their answers, or (`start`) a run of an agent."""
 
     level: Level  # of the action, or of the highest of several
