@@ -5,16 +5,12 @@ Who calls is decided by the server at the door the call came in by, never read f
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
 from toolgate.core.enums import CommandKind, Level, Outcome
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
-
-
-_RANKS: Final = {level: rank for rank, level in enumerate(Level)}
 
 
 @dataclass(frozen=True, slots=True)

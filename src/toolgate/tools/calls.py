@@ -170,7 +170,7 @@ def described(request: ToolRequest) -> dict[str, JsonValue]:
             "device": caller.device,
             "user": caller.user,
             "role": caller.role,
-            "level": caller.level.value,
+            "level": str(caller.level),
             "agent": caller.agent,
             "session": caller.session,
         },
