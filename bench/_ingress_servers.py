@@ -18,6 +18,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from bench.measure import run
+from toolgate.access.authentication import Authenticator
+from toolgate.access.registry import Registry
 from toolgate.core.random_ids import RandomIds
 from toolgate.core.system_clock import SystemClock
 from toolgate.http import asgi
@@ -83,7 +85,8 @@ async def toolgate(home: Path) -> tuple[int, Fanout, Callable[[int, int], Awaita
     originals = Originals(journal, AesGcmSeal(bytes(32)))
     hub = Hub(bus, clock, originals, resume_window_ms=3_600_000)
     ingress = Ingress(
-        options=Options(api_key="", max_message_bytes=65_536, write_wait_ms=10_000),
+        options=Options(max_message_bytes=65_536, write_wait_ms=10_000),
+        authenticator=Authenticator(Registry(journal, clock)),
         hub=hub,
         sessions=Sessions(journal, clock, RandomIds(clock)),
         journal=journal,

@@ -24,6 +24,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         GET /runs/{runId}
         GET /approvals
         GET /approvals/{approvalId}
+        POST /approvals/{approvalId}/reveal
         GET /audit/query
         GET /capabilities
         GET /definitions
@@ -40,9 +41,11 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         GET /artifact/get
         POST /episode/search
         GET /internal/agents
+        POST /internal/approvals/{approval_id}/reveal
         GET /internal/runs/{run_id}
         GET /internal/runs/{run_id}/events/stream
         GET /internal/sessions/{session_id}/status
+        GET /
         GET /console
         GET /console/
         GET /console/{path:path}
@@ -50,6 +53,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         GET /console/api/{path:path}
         GET /console/api/approvals
         GET /console/api/approvals/{id}
+        POST /console/api/approvals/{id}/reveal
         GET /console/api/artifacts/{id}
         GET /console/api/audit
         GET /console/api/capabilities
@@ -73,6 +77,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         /v2/ws runs.get
         /v2/ws approvals.list
         /v2/ws approvals.get
+        /v2/ws approvals.reveal
         /v2/ws audit.query
         /v2/ws capabilities.list
         /v2/ws definitions.list
@@ -100,10 +105,18 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate completion
         toolgate devices
         toolgate doctor
+        toolgate testkit browser
+        toolgate testkit client
+        toolgate testkit executor
+        toolgate testkit gateway
+        toolgate testkit ingress
+        toolgate testkit orchestrator
+        toolgate testkit runner
         toolgate events
         toolgate evidence export
         toolgate evidence show
         toolgate evidence verify
+        toolgate restore accept
         toolgate policy show
         toolgate settings
         toolgate targets list
@@ -111,6 +124,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate task list
         toolgate task templates
         toolgate token list
+        toolgate token show
     """,
     "Changes who may call what; a call that follows is decided": """
         POST /pairing/approve
@@ -154,7 +168,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate targets set
         toolgate targets remove
         toolgate token make
-        toolgate token end
+        toolgate token revoke
     """,
     "Decides, and runs nothing": """
         POST /policy/simulate

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from toolgate.access.audit import Records, Trail
-from toolgate.access.devices import OPERATOR, Contact, Pending, Scope, ask
+from toolgate.access.devices import OPERATOR, Contact, Pending, Scope, ask, kind_of
 from toolgate.access.refusals import AuthRequired
-from toolgate.access.registry import SERVICE_NAMES, Registry, encode
+from toolgate.access.registry import Registry, encode
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, Invalid, NotFound, Unavailable
 from toolgate.journal.journal import Delete, Journal, Operation, Row
@@ -53,7 +53,7 @@ class Pairing:
 
         Raises Invalid for a name that is not a device's: its commands would be another's.
         """
-        if contact.device_id == OPERATOR.name or contact.device_id.startswith(SERVICE_NAMES):
+        if contact.device_id == OPERATOR.name or kind_of(contact.device_id) is not None:
             raise Invalid("a device goes by a name of its own", field="deviceId")
         if self.auto_approve and _is_local(contact.ip):
             async with self._letting_in:

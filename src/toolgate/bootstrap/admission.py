@@ -4,10 +4,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolgate.access.authentication import Authenticator
 from toolgate.access.rate_limits import RateLimits
 from toolgate.access.registry import Registry
-from toolgate.bootstrap.installation import Core, kept_token, tell, token
+from toolgate.bootstrap.installation import Core, api_key, tell, token
 from toolgate.evidence.audit import AuditLog
+from toolgate.secrets.own_tokens import FILES, TokenKind, kept_token
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.assembly import OWN_CAPABILITIES, SYSTEM_CAPABILITIES
@@ -19,18 +21,22 @@ from toolgate.tools.upstream.file import read_servers
 @dataclass(frozen=True, slots=True)
 class Admission:
     registry: Registry
+    authenticator: Authenticator
     rates: RateLimits
     capabilities: Capabilities
 
 
-async def open_admission(settings: Settings, core: Core) -> Admission:
+async def open_admission(settings: Settings, core: Core, internal_token: str) -> Admission:
     """Load before recovery: calls that a restart resumes are decided by it."""
     journal, clock = core.journal, core.clock
-    registry = Registry(
-        journal,
-        clock,
+    registry = Registry(journal, clock)
+    authenticator = Authenticator(
+        registry,
         operator_token=operator_token(settings, core.patterns),
         gateway_token=settings.gateway_token.reveal(),
+        executor_token=token(settings, TokenKind.EXECUTOR, core.patterns),
+        internal_token=internal_token,
+        api_key=api_key(settings, core.patterns),
     )
     servers = read_servers(Path(settings.mcp_file)) if settings.mcp_file else ()
     capabilities = Capabilities(
@@ -45,14 +51,14 @@ async def open_admission(settings: Settings, core: Core) -> Admission:
     rates = RateLimits(journal, clock)
     for part in (registry, rates, capabilities):
         await part.load()
-    return Admission(registry, rates, capabilities)
+    return Admission(registry, authenticator, rates, capabilities)
 
 
 def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
     """The operator's token, made on first start and printed then; to a terminal only."""
-    path = settings.home / "operator.token"
+    path = settings.home / FILES[TokenKind.OPERATOR]
     is_new = not settings.operator_token and not kept_token(path)
-    made = token(settings, "operator", patterns)
+    made = token(settings, TokenKind.OPERATOR, patterns)
     if is_new:
         shown = f": {made}" if sys.stderr.isatty() else ""
         tell(settings, f"operator token (made now, kept in {path}){shown}")

@@ -1,12 +1,11 @@
 """The operator's pages, on everything that is here."""
 
 import asyncio
-import socket
 
 from toolgate.bootstrap.admission import operator_token
 from toolgate.bootstrap.installation import VERSION, Core
 from toolgate.bootstrap.tools import Execution
-from toolgate.evidence.check import ClosedHome, check_log
+from toolgate.evidence.check import ClosedHome, check_home
 from toolgate.runs.runs import Runs
 from toolgate.settings import Settings
 from toolgate.surfaces.console.parts import Admission, ChatDoor, Parts, Verification
@@ -21,18 +20,14 @@ async def open_console(
     execution: Execution,
     runs: Runs,
     door: Assembled,
-    clients: socket.socket,
+    chat: ChatDoor,
 ) -> Console:
     home, log_key = settings.home, execution.evidence.key
 
     def check() -> Verification:
+        mark = core.mark.mark
         with ClosedHome(home) as closed:
-            found = check_log(
-                closed.log.root,
-                key=log_key,
-                read_artifact=closed.artifact,
-                journal=closed.filed(),
-            )
+            found = check_home(closed, key=log_key, mark=mark)
         return Verification(found.size, found.artifacts, found.problems, found.notes)
 
     async def verify() -> Verification:
@@ -55,7 +50,7 @@ async def open_console(
         journal=core.journal,
         bus=core.bus,
         clock=core.clock,
-        chat=ChatDoor(clients.getsockname()[1], settings.api_key.reveal()),
+        chat=chat,
         learn=core.patterns.learn,
         admission=Admission(door.registry, door.pairing, door.capabilities),
         tasks=execution.tasks,

@@ -60,7 +60,7 @@ async def open_gateway(
         *TargetRoutes(execution.targets, execution.audit, core.patterns.learn).routes(),
         *AuditRoutes(execution.audit).routes(),
         *RunRoutes(journal, runs, execution.audit).routes(),
-        *ApprovalRoutes(execution.approvals, execution.gate, journal, clock, level_of).routes(),
+        *ApprovalRoutes(execution.approvals, execution.gate, journal, clock).routes(),
         *DefinitionRoutes(execution.upstreams.pins, level_of).routes(),
         *PolicyRoutes(execution.policy, execution.simulation, execution.audit).routes(),
     )
@@ -83,7 +83,7 @@ async def open_gateway(
             last_at=scheduler.last_at,
             targets=execution.target_health.now,
             more_routes=operator,
-            registry=admission.registry,
+            authenticator=admission.authenticator,
             limits=limits,
             own_servers={BROWSER_CAPABILITY: OwnServer("browser", execution.browser_tools)},
         ),

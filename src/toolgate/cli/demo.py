@@ -25,10 +25,11 @@ from toolgate.bootstrap.roles import start_everything
 from toolgate.browser.chromium import INSTALL
 from toolgate.browser.sample_pages import PAGES
 from toolgate.cli.operator import kept_in
-from toolgate.cli.options import host_in_url, with_settings
+from toolgate.cli.options import client_key, host_in_url, known_token, with_settings
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.core.errors import Misconfigured, Unavailable
+from toolgate.core.errors import Unavailable
+from toolgate.secrets.own_tokens import TokenKind, new_token
 from toolgate.settings import Secret, Settings
 
 PATIENCE_S: Final = 60.0
@@ -100,35 +101,38 @@ class Operator:
 
 
 @contextlib.asynccontextmanager
-async def _instance(settings: Settings, *, use_running: bool) -> AsyncIterator[tuple[Any, str]]:
-    """The addresses and the operator's token of a Toolgate to play on."""
+async def _instance(
+    settings: Settings, *, use_running: bool
+) -> AsyncIterator[tuple[Any, str, str]]:
+    """The addresses, the operator's token and the clients' key of a Toolgate to play on."""
     if use_running:
-        kept = settings.home / "operator.token"
-        token = settings.operator_token.reveal() or (
-            kept.read_text().strip() if kept.is_file() else ""
-        )
-        if not token:
-            raise Misconfigured(f"there is no operator's token in {settings.home}; set --home")
+        token = known_token(settings, TokenKind.OPERATOR)
         gateway = f"http://{host_in_url(settings)}:{settings.gateway_port}"
         ws = f"ws://{host_in_url(settings)}:{settings.ws_port}/ws"
-        yield {"ingress_ws": ws, "console": f"{gateway}/console"}, token
+        yield (
+            {"ingress_ws": ws, "console": f"{gateway}/console"},
+            token,
+            client_key(settings, here=True),
+        )
         return
     with tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home:
-        token = "token-of-the-demo"  # noqa: S105 - of an installation that lives for seconds
+        token, key = new_token(TokenKind.OPERATOR), new_token(TokenKind.API_KEY)
         private = replace(
             settings,
             home=Path(home) / "home",
+            state_dir=Path(home) / "state",
             ws_port=0,
             http_port=0,
             orchestrator_port=0,
             gateway_port=0,
             operator_token=Secret(token),
+            api_key=Secret(key),
             policy_file="",
             log_level="error",
         )
         starting = asyncio.create_task(start_everything(private))
         try:
-            yield (await asyncio.shield(starting)).urls, token
+            yield (await asyncio.shield(starting)).urls, token, key
         finally:
             # Also where Ctrl-C came while it began: what is half begun would go on writing into a
             # directory that is about to be removed.
@@ -165,20 +169,20 @@ async def _unasked(event: wire.ApprovalRequired) -> None:
 
 async def _play(settings: Settings, tell: Teller, *, use_running: bool) -> None:
     async with (
-        _instance(settings, use_running=use_running) as (urls, token),
+        _instance(settings, use_running=use_running) as (urls, token, key),
         aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True),  # a step may outlast a kept one
             cookie_jar=aiohttp.CookieJar(unsafe=True),
             headers={"X-Toolgate-Console": "1"},
         ) as http,
-        connect(urls["ingress_ws"], user_id="demo", api_key=settings.api_key.reveal()) as session,
     ):
         operator = await Operator.sign_in(http, urls["console"], token)
-        tell.step("A client connects")
-        tell.fact("ingress", urls["ingress_ws"])
-        tell.fact("session", session.session_id)
-        await _calls(session, operator, tell)
-        await _browse(session, tell)
+        async with connect(urls["ingress_ws"], user_id="demo", api_key=key) as session:
+            tell.step("A client connects")
+            tell.fact("ingress", urls["ingress_ws"])
+            tell.fact("session", session.session_id)
+            await _calls(session, operator, tell)
+            await _browse(session, tell)
         tell.step("Anyone can check the evidence")
         found = await operator.ask("POST", "/evidence/verify", {})
         if found["problems"]:

@@ -8,7 +8,7 @@ events or rows mean.
 Many of these are made: a struct takes a fifth of the time of a named tuple.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -106,6 +106,15 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
 
 Operation = Append | Put | Overwrite | Delete | Check | Fence
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """Each transaction that adds events to `of` adds one event to `into` that is made from them."""
+
+    of: str
+    into: str
+    make: Callable[[Sequence[Event]], NewEvent]
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,10 @@ _DOCUMENT_KEYS: Final = (
     "tests",
 )
 _RULE_KEYS: Final = ("id", "allow", "ask", "deny", "match", "for", "when", "reason", "tests")
-_MATCH_KEYS: Final = ("command", "cwd", "path", "url", "arguments", "level")
+_MATCH_KEYS: Final = ("command", "cwd", "path", "url", "arguments", "level", "client")
 _URL_KEYS: Final = ("scheme", "host", "port", "method", "public")
 _FOR_KEYS: Final = Caller.__struct_fields__
-_TEST_KEYS: Final = ("call", "args", "as", "level", "expect", "rule")
+_TEST_KEYS: Final = ("call", "args", "as", "level", "client", "expect", "rule")
 _EGRESS_KEYS: Final = ("id", "hosts", "ports", "for", "reason", "tests")
 _EGRESS_FOR: Final = ("tenant", "workspace", "session")  # what is known of a sandbox
 EGRESS_PORTS: Final = (80, 443)
@@ -269,6 +269,12 @@ class _Compiler:
             levels = self._choices(f"{where}.level", given["level"], list(Level))
             draft.form["level"] = sorted(levels)
             draft.add(f"level {_list(levels)}", conditions.tool_level_is(levels), standing=True)
+        if "client" in given:
+            wanted = self._flag(f"{where}.client", given["client"])
+            draft.form["client"] = wanted
+            draft.add(
+                f"client {json.dumps(wanted)}", conditions.runs_on_client(wanted), standing=True
+            )
         if "url" in given:
             self._read_url(f"{where}.url", given["url"], draft)
         for key, make in (("path", conditions.path_matches), ("cwd", conditions.cwd_matches)):
@@ -523,6 +529,7 @@ class _Compiler:
                 caller=Caller(
                     **texts, level=self._level(f"{where}.as.level", caller.get("level", "read"))
                 ),
+                on_client=self._flag(f"{where}.client", given.get("client", False)),
             ),
             level=self._level(f"{where}.level", given.get("level", "read")),
             expect=effect,
@@ -611,6 +618,11 @@ class _Compiler:
             if text not in known:
                 self._problem(where, f"must be one of {', '.join(known)}")
         return texts
+
+    def _flag(self, where: str, value: JsonValue) -> bool:
+        if not isinstance(value, bool):
+            self._problem(where, "must be true or false")
+        return value is True
 
     def _level(self, where: str, value: JsonValue) -> Level:
         if value in list(Level):

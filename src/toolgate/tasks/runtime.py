@@ -29,12 +29,12 @@ from toolgate.journal.journal import Event, Journal, Operation
 from toolgate.secrets.addresses import secrets_in
 from toolgate.tasks import records
 from toolgate.tasks.artifacts import Artifacts
+from toolgate.tasks.document_reader import DocumentReader
 from toolgate.tasks.live_runs import LiveRun, Progress, carry_out, output_of
 from toolgate.tasks.secrets import Scrubber, without_secrets
 from toolgate.tasks.sessions import Sessions
 from toolgate.tasks.state import (
     OPERATOR,
-    TIMEOUT_DEFAULT_MS,
     Cancel,
     Fail,
     Finish,
@@ -81,9 +81,9 @@ class Submission:
     trust: TrustLevel
     sync: bool
     caller: Caller
+    timeout_ms: int
     in_call: bool = False  # the gate has let it in, in the call that it is part of
     session_id: str = ""
-    timeout_ms: int = TIMEOUT_DEFAULT_MS
     idempotency_key: str = ""
     client: str = ""
 
@@ -107,6 +107,7 @@ class TaskRuntime:
         self.max_running = max_running
         self.artifacts = Artifacts(journal=journal, blobs=blobs, clock=clock, new_id=new_id)
         self.sessions = Sessions(browser=browser, clock=clock, grace_s=session_grace_s)
+        self._documents = DocumentReader()
         self._gate = gate
         self._journal = journal
         self._bus = bus
@@ -154,6 +155,7 @@ class TaskRuntime:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.sessions.shut()
+        await self._documents.close()
 
     async def submit(
         self, submission: Submission, *, began: Callable[[str], None] = lambda _run_id: None
@@ -554,7 +556,9 @@ class TaskRuntime:
         return output_of(live, live.found)
 
     async def _carry_out(self, live: LiveRun) -> Finish | Fail:
-        return await carry_out(live, artifacts=self.artifacts, sessions=self.sessions)
+        return await carry_out(
+            live, artifacts=self.artifacts, sessions=self.sessions, documents=self._documents
+        )
 
     async def _write(
         self, live: LiveRun, command: TaskCommand, output: ToolOutput | None = None

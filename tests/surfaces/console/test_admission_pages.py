@@ -80,7 +80,7 @@ async def test_the_row_of_a_token_says_what_it_may_do() -> None:
         rows.append((action, resource, metadata))
         return ()
 
-    admission = SimpleNamespace(registry=Registry(journal, clock, operator_token="op"))
+    admission = SimpleNamespace(registry=Registry(journal, clock))
     pages = AdmissionPages(cast(Parts, SimpleNamespace(clock=clock, admission=admission, row=row)))
     await pages.make_token(asking("ci", tools="write", mcp=True))
     granted = {"tools": "write", "system": False, "mcp": True, "agent": False, "approve": False}

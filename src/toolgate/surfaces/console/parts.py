@@ -1,12 +1,13 @@
 """What the console stands on, and what its endpoints share. It knows no concrete adapter."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
 
+from toolgate.access import devices
 from toolgate.access.pairing import Pairing
 from toolgate.access.registry import Registry
 from toolgate.contracts.wire import UNREADABLE
@@ -27,7 +28,8 @@ from toolgate.tools.outcomes import ToolGate
 from toolgate.tools.simulation import Simulation
 from toolgate.tools.targets.registry import Targets
 
-OPERATOR: Final = "operator"  # the name under which the console decides and is audited
+AT_CONSOLE: Final = replace(devices.OPERATOR, via=devices.Via.CONSOLE)
+OPERATOR: Final = AT_CONSOLE.name
 MAX_PAGE: Final = 200
 COUNTED: Final = 1_000_000  # approvals that wait: all of them, so that a number is true
 TEXT_LIMIT: Final = 100_000  # characters of one text that a page is given; the rest is evidence

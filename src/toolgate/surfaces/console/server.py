@@ -62,6 +62,7 @@ class Console:
                 for method, path, handle in self.table()
             ),
             Route(STATIC + "{path:path}", pages.static, methods=["GET"]),
+            Route("/", self._home, methods=["GET"]),
             Route(f"{BASE}/", self._home, methods=["GET"]),
             Route(BASE, pages.page, methods=["GET"]),
             Route(API + "/{path:path}", self._guard.open(self._unknown)),
@@ -86,6 +87,7 @@ class Console:
             ("GET", "/approvals", approvals.listed),
             ("GET", "/approvals/{id}", approvals.one),
             ("POST", "/approvals/{id}/decide", approvals.decide),
+            ("POST", "/approvals/{id}/reveal", approvals.reveal),
             ("GET", "/devices", admissions.devices),
             ("POST", "/devices/pair", admissions.pair),
             ("POST", "/devices/revoke", admissions.revoke),

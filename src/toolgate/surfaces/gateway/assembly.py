@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toolgate.access.audit import Records as Evidence
+from toolgate.access.authentication import Authenticator
 from toolgate.access.pairing import PAIRINGS, Pairing
 from toolgate.access.rate_limits import RATES, RateLimits
 from toolgate.access.ratelimit import Rate
@@ -78,7 +79,7 @@ class Foundations:
     level_of: LevelOf
     runs: Runs
     upstreams: Upstreams
-    registry: Registry
+    authenticator: Authenticator
     limits: CapabilityLimits
     wake_at: Callable[[int], None] = lambda _due: None
     last_at: Callable[[str], int | None] = lambda _kind: None
@@ -142,7 +143,8 @@ class Assembled:
 
 def assemble(on: Foundations, options: Options) -> Assembled:
     revocations = Revocations(on.journal, on.clock, on.runs, on.wake_at)
-    registry, capabilities, rates = on.registry, on.limits.capabilities, on.limits.rates
+    authenticator, registry = on.authenticator, on.authenticator.registry
+    capabilities, rates = on.limits.capabilities, on.limits.rates
     registry.subscribe(revocations.end_runs)
     pairing = Pairing(on.journal, on.clock, registry, on.audit, on.evidence, options.auto_approve)
     rows = Rows(on.seal, on.owner)
@@ -188,12 +190,12 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *status.routes(),
             *events.routes(),
             *PairingRoutes(pairing).routes(),
-            *TokenRoutes(registry, on.audit).routes(),
+            *TokenRoutes(registry, on.clock, on.audit).routes(),
             *CommandRoutes(states, registry).routes(),
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,
         ),
-        doors=Doors(registry, pairing, options.hosts),
+        doors=Doors(authenticator, pairing, options.hosts),
         commands=commands,
         events=events,
         trail=on.audit,
