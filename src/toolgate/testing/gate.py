@@ -210,7 +210,6 @@ class FakeGate:
             "asks",
             known,
             tool=request.tool,
-            args=request.args,
         )
 
     async def execute(self, request: ToolRequest, update: Update = no_update) -> ToolOutput:

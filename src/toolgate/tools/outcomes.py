@@ -71,7 +71,7 @@ class Pending(NamedTuple):
     known: bool = False
     response: Response | None = None
     tool: str = ""
-    args: Mapping[str, JsonValue] = {}  # as they may be stored
+    args: Mapping[str, JsonValue] | None = None  # as they may be stored
     hidden: int = 0  # characters that an approver does not see
 
     @property
