@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+import msgspec
 
 from bench.measure import process_cpu
 from toolgate import settings as table
@@ -156,10 +157,11 @@ async def noted_commits(home: Path) -> list[list[Operation]]:
 
 def _marked(operation: Operation, command_id: str) -> Operation:
     if isinstance(operation, Put | Delete):
-        return operation._replace(key=operation.key.replace(command_id, MARK))
+        return msgspec.structs.replace(operation, key=operation.key.replace(command_id, MARK))
     if isinstance(operation, Append):
         events = [
-            new._replace(subject=new.subject.replace(command_id, MARK)) for new in operation.events
+            msgspec.structs.replace(new, subject=new.subject.replace(command_id, MARK))
+            for new in operation.events
         ]
         # Kept from the streams of the real ones, so that the evidence is not published twice.
         return Append(f"bare/{operation.stream}", events)
@@ -169,9 +171,12 @@ def _marked(operation: Operation, command_id: str) -> Operation:
 def renamed(operation: Operation, name: str) -> Operation:
     """The same, for another command."""
     if isinstance(operation, Put | Delete):
-        return operation._replace(key=operation.key.replace(MARK, name))
+        return msgspec.structs.replace(operation, key=operation.key.replace(MARK, name))
     if isinstance(operation, Append):
-        events = [new._replace(subject=new.subject.replace(MARK, name)) for new in operation.events]
+        events = [
+            msgspec.structs.replace(new, subject=new.subject.replace(MARK, name))
+            for new in operation.events
+        ]
         return Append(operation.stream, events)
     return operation
 

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from bench.measure import Result, interleave_async, run, table, timed_async
 from tests.support.pipelines import Rig, open_rig
 from toolgate.core.system_clock import SystemClock
@@ -51,7 +53,7 @@ async def captured(rig: Rig) -> list[Sequence[Operation]]:
 def renamed(operation: Operation, name: str) -> Operation:
     match operation:
         case Put() | Overwrite() | Delete():
-            return operation._replace(key=operation.key.replace(SAMPLE, name))
+            return msgspec.structs.replace(operation, key=operation.key.replace(SAMPLE, name))
         case Append():
             events = [
                 NewEvent(new.type, new.data, new.subject.replace(SAMPLE, name))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import msgspec
 from click.testing import CliRunner, Result
 
 from tests.surfaces.gateway.conftest import OPERATOR, Door, open_door
@@ -20,7 +21,7 @@ async def shown(door: Door, *options: str) -> Result:
 
 async def happen(door: Door, *, often: int) -> None:
     one = gateway_event(EventType.HEALTH, EventStatus.SUCCEEDED, "all is well")
-    await door.journal.commit(one._replace(events=[*one.events] * often))
+    await door.journal.commit(msgspec.structs.replace(one, events=[*one.events] * often))
 
 
 async def test_what_is_kept_is_shown_where_the_first_events_are_gone() -> None:

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import msgspec
+
 from tests.support.seal import PlainSeal
 from toolgate.journal.journal import Delete, Event
 from toolgate.journal.local_bus import LocalBus
@@ -32,11 +34,13 @@ async def test_a_request_of_an_open_call_has_the_original_and_other_events_stay_
     originals.follow([originals.put("tc_1", "r", ARGS)])
     delta, request = originals.restored(events)
     assert delta is DELTA
-    assert request._replace(data=b"") == REQUEST._replace(data=b"")
+    assert msgspec.structs.replace(request, data=b"") == msgspec.structs.replace(REQUEST, data=b"")
     assert json.loads(request.data) == {**STORED, "args": ARGS}
     _, request = originals.restored(events, keep_redacted=True)
     assert json.loads(request.data) == {**STORED, "args": ARGS, "redacted_args": STORED["args"]}
-    other = REQUEST._replace(data=json.dumps({**STORED, "tool_call_id": "tc_2"}).encode())
+    other = msgspec.structs.replace(
+        REQUEST, data=json.dumps({**STORED, "tool_call_id": "tc_2"}).encode()
+    )
     assert originals.restored([other]) == [other]
     originals.follow([Delete(CALL_ARGS, "tc_1")])
     assert originals.restored(events) is events

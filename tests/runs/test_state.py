@@ -1,13 +1,13 @@
 """The state machine of a run and of its tool calls: tables, reducer, decisions."""
 
 import functools
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from toolgate.core.enums import CallStatus, RunStatus
 from toolgate.core.errors import Conflict, NotFound

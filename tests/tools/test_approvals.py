@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,7 +109,7 @@ def test_two_calls_are_bound_alike_only_where_they_are_alike(
 def test_an_agents_call_is_asked_for_by_the_agent_and_a_devices_by_the_device() -> None:
     whole = Caller(device="d", user="u", agent="a")
     assert askers(whole) == ("a", "agent:a")
-    assert set(askers(replace(whole, agent=""))) == {"d", "device:d", "u", "user:u"}
+    assert set(askers(msgspec.structs.replace(whole, agent=""))) == {"d", "device:d", "u", "user:u"}
     assert askers(Caller()) == ()
 
 

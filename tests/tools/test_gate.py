@@ -8,7 +8,6 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote
@@ -143,7 +142,9 @@ async def test_a_request_is_answered_from_the_store_after_a_restart(tmp_path: Pa
 
 async def test_the_same_id_from_another_caller_is_another_request(rig: Rig) -> None:
     await rig.run(call("r1", "count"))
-    stranger = call("r1", "count")._replace(caller=replace(AGENT, tenant="t_other"))
+    stranger = msgspec.structs.replace(
+        call("r1", "count"), caller=msgspec.structs.replace(AGENT, tenant="t_other")
+    )
     answer = await rig.run(stranger)
     assert isinstance(answer, Denied)
     assert answer.rule_id == wire.RuleId.REQUEST_ID_CONFLICT
@@ -606,7 +607,7 @@ def ledger_of(rig: Rig, owner: str) -> Ledger:
 
 async def left_unfinished(rig: Rig, tool: str, *, owner: str = "here") -> Call:
     """A call whose decision is on disk and whose result is not, as a crash leaves it."""
-    request = call("r1", tool)._replace(run_id="run_r1", step_id="step_r1")
+    request = msgspec.structs.replace(call("r1", tool), run_id="run_r1", step_id="step_r1")
     content = rig.evidence.canonical(described(request))
     started = Call(
         request,
@@ -641,7 +642,9 @@ async def test_an_interrupted_call_that_the_policy_now_denies_is_not_run_again(r
 async def test_only_one_of_two_that_take_up_an_interrupted_call_runs_it(rig: Rig) -> None:
     started = await left_unfinished(rig, "count")
     await rig.gate.recover()
-    taken = started._replace(version=started.version + 1, status=CallStatus.INTERRUPTED)
+    taken = msgspec.structs.replace(
+        started, version=started.version + 1, status=CallStatus.INTERRUPTED
+    )
     await ledger_of(rig, "a").start(taken, ALLOWED, again=True)
     with pytest.raises(Conflict):
         await ledger_of(rig, "b").start(taken, ALLOWED, again=True)
@@ -823,6 +826,7 @@ async def test_each_redirect_is_put_to_the_policy(rig: Rig) -> None:
     assert not as_ran(left).ok
     assert not any("b.example.com" in asked.url for asked in rig.web.asked)
     denied = await rig.run(call("r3", "http.fetch", url="http://b.example.com/"))
+    assert isinstance(denied, Denied)
     assert denied[:3] == (
         "blocked",
         "http_fetch_hostname_check",
@@ -883,7 +887,7 @@ async def test_no_secret_reaches_the_disk_or_a_log_in_any_form(
             ):
                 shown.append(repr(answer))
             with pytest.raises(Invalid):
-                await rig.run(call(f"h{number}", "count")._replace(run_id=batch[0]))
+                await rig.run(msgspec.structs.replace(call(f"h{number}", "count"), run_id=batch[0]))
             with pytest.raises(Invalid):
                 await rig.run(call(batch[1], "count"))
     haystack = b"\n".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
@@ -945,7 +949,7 @@ async def test_what_begins_like_a_known_secret_is_shown_where_nothing_was_cut(ri
     rig.engine.outputs["count"] = said
     output = as_ran(await rig.run(call("r1", "count")))
     assert (output.stdout, output.data) == (said.stdout, said.data)
-    short = said._replace(stdout="see https:", data=None, truncated=True)
+    short = msgspec.structs.replace(said, stdout="see https:", data=None, truncated=True)
     rig.engine.outputs["count"] = short
     assert as_ran(await rig.run(call("r2", "count"))).stdout == "see https:"
 

@@ -9,7 +9,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -30,20 +30,20 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode_tat: Final = msgspec.json.Decoder(float).decode
 
 
-class Bucket(NamedTuple):
+class Bucket(msgspec.Struct, frozen=True):
     name: str
     rate: Rate
     what: str
 
 
-class Paid(NamedTuple):
+class Paid(msgspec.Struct, frozen=True):
     """What one command cost, and how to take it back."""
 
     spent: Spent  # of the first bucket: the device's
     taken: tuple[tuple[str, float], ...] = ()  # bucket, and by how much its `tat` went up
 
 
-class Charge(NamedTuple):
+class Charge(msgspec.Struct, frozen=True):
     """A charge and the operations that write it, for one commit in this turn of the loop."""
 
     paid: Paid

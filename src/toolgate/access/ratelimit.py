@@ -5,7 +5,9 @@ even pace. A full burst of `limit` may come at once; after that one per `window 
 """
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 MINUTE_MS: Final = 60_000
 
@@ -20,7 +22,7 @@ class Rate:
             raise ValueError("a rate has a limit and a window of at least 1")
 
 
-class Spent(NamedTuple):
+class Spent(msgspec.Struct, frozen=True):
     """What one more costs: whether it is let through, and where that leaves the caller."""
 
     allowed: bool

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -37,7 +37,7 @@ _REMOVED: Final = encode(None)  # a removed service keeps its row: see `remove_s
 T = TypeVar("T")
 
 
-class Credentials(NamedTuple):
+class Credentials(msgspec.Struct, frozen=True):
     """The credentials that a request carries."""
 
     device_id: str = ""

@@ -6,7 +6,7 @@ Exit codes: 0 it is well, 1 it is not (or calls would be decided otherwise), 2 w
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
@@ -38,7 +38,7 @@ from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
 
 KEPT_POLICY: Final = "policy.yaml"  # in a home: what was put in force in the console
 STYLES: Final = {Effect.ALLOW: "green", Effect.ASK: "yellow", Effect.DENY: "red"}
-CALLER_FIELDS: Final = frozenset(field.name for field in fields(Caller))
+CALLER_FIELDS: Final = frozenset(Caller.__struct_fields__)
 
 _path = click.Path(exists=True, dir_okay=False, path_type=Path)
 _file = click.argument("file", required=False, type=_path)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -34,7 +34,7 @@ Code = wire.ErrorCode
 Headers = tuple[tuple[str, str], ...]
 
 
-class Reply(NamedTuple):
+class Reply(msgspec.Struct, frozen=True):
     """An answer: the same over HTTP and WebSocket."""
 
     status: int

@@ -8,9 +8,9 @@ when the process is stopped is resumed at the next start.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -79,8 +79,7 @@ OPEN_KEPT_MS: Final = 8 * 24 * 3600 * 1000
 _LOST_RIGHT: Final = Denied("blocked", OUTSIDE_SCOPE, REASON)
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(msgspec.Struct):
     """A command that was admitted, and how much of it is on disk."""
 
     command: Command
@@ -99,7 +98,7 @@ class _Work:
         return bool(self.command.key) or len(plan.requests) > 1 or plan.start is not None
 
 
-class _End(NamedTuple):
+class _End(msgspec.Struct, frozen=True):
     """A command's answer, and the operations that must be on disk before it is sent."""
 
     reply: Reply
@@ -365,7 +364,9 @@ class Commands:
         for number, request in enumerate(plan.requests):
             is_last = number + 1 == len(plan.requests)
             begun = partial(self._begun, work, tuple(answers), is_last=is_last)
-            outcome = await self.gate.begin(request._replace(scope=scope), also=begun)
+            outcome = await self.gate.begin(
+                msgspec.structs.replace(request, scope=scope), also=begun
+            )
             match outcome:
                 case Denied(rule_id=rule) if rule == REQUEST_ID_CONFLICT:
                     # Resumed, and the tool or the caller's level has changed since the call began.
@@ -398,7 +399,9 @@ class Commands:
         first = next(one for one in answers if isinstance(one, Pending))
         ran = any(isinstance(one, Ran) for one in answers)
         gone = [_LOST_RIGHT if isinstance(one, Pending) else one for one in answers]
-        return replace(_waiting_for(first), ran=wire.encode(plan.done(gone).data) if ran else b"")
+        return msgspec.structs.replace(
+            _waiting_for(first), ran=wire.encode(plan.done(gone).data) if ran else b""
+        )
 
     async def _run_tool(self, work: _Work, allowed: Allowed) -> ToolOutput:
         """Run a call; its updates are events between the command's start and its end."""
@@ -642,7 +645,10 @@ def _same(before: Waiting, now: Waiting) -> bool:
 
 def _with_headers(reply: Reply, command: Command, spent: Spent) -> Reply:
     headers = _headers(command, spent)
-    return reply._replace(headers=(*_without(headers, reply.headers), *reply.headers))
+    if not reply.headers:
+        return Reply(reply.status, reply.body, headers)
+    given = (*_without(headers, reply.headers), *reply.headers)
+    return msgspec.structs.replace(reply, headers=given)
 
 
 def _headers(command: Command, spent: Spent) -> Headers:

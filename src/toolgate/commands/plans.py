@@ -5,7 +5,6 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
@@ -103,8 +102,7 @@ def _digest(head: str, body: bytes) -> str:
     return sha256(f"{head}\n".encode() + body).hexdigest()
 
 
-@dataclass(slots=True)
-class Done:
+class Done(msgspec.Struct):
     """The end of a plan: an answer, or a problem."""
 
     data: Any
@@ -112,8 +110,7 @@ class Done:
     succeeded: bool = True  # an answer may hold the failures of its calls
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     approval_id: str = ""
     run_id: str = ""
     expires_at: int = 0
@@ -124,8 +121,7 @@ class Waiting:
 Came = Done | Waiting
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(msgspec.Struct):
     """Tool calls and the data made of their answers, or (`start`) a run of an agent."""
 
     level: Level  # of the action, or of the highest of several

@@ -280,7 +280,7 @@ class States:
             if row is None:
                 return None
             if row.due is not None and row.due <= self.clock.now_ms():
-                row = row._replace(version=row.version + 1, due=None)
+                row = msgspec.structs.replace(row, version=row.version + 1, due=None)
                 await self.journal.commit(Put(OPEN, key, row.value, row.version - 1))
             return await self._resume(row)
         except NotAdmitted as too_soon:

@@ -1,7 +1,6 @@
 """Enums that more than one contract or subject uses, each defined once. Contracts import them."""
 
 from enum import StrEnum
-from typing import Final
 
 
 class Level(StrEnum):
@@ -11,12 +10,11 @@ class Level(StrEnum):
     WRITE = "write"
     SIGN = "sign"
 
-    @property
-    def rank(self) -> int:
-        return _RANKS[self]
+    rank: int  # set below: a property would look it up for each question
 
 
-_RANKS: Final = {level: rank for rank, level in enumerate(Level)}
+for _rank, _level in enumerate(Level):
+    _level.rank = _rank
 
 
 class Outcome(StrEnum):

@@ -5,14 +5,12 @@ Who calls is decided by the server at the door the call came in by, never read f
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+
+import msgspec
 
 from toolgate.core.enums import CommandKind, Level, Outcome
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
-
-
-_RANKS: Final = {level: rank for rank, level in enumerate(Level)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +23,7 @@ class Tool:
     definition: str = ""  # the digest of what an MCP server says of it, as pinned
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """The caller, as the server authenticated it."""
 
     tenant: str = "t_default"
@@ -39,14 +36,14 @@ class Caller:
     session: str = ""
 
 
-class CommandScope(NamedTuple):
+class CommandScope(msgspec.Struct, frozen=True):
     """The scope that a call's device or service needs: that of the command it is part of."""
 
     kinds: tuple[CommandKind, ...]
     level: Level
 
 
-class ToolRequest(NamedTuple):
+class ToolRequest(msgspec.Struct, frozen=True):
     request_id: str
     tool: str
     args: Mapping[str, JsonValue]
@@ -61,7 +58,7 @@ class ToolRequest(NamedTuple):
     on_client: bool = False  # a device of the caller's session runs it
 
 
-class ToolOutput(NamedTuple):
+class ToolOutput(msgspec.Struct, frozen=True):
     exit_code: int
     stdout: str = ""
     stderr: str = ""

@@ -229,17 +229,19 @@ class EventStream(StreamingResponse):
 class _Joined:
     """A transport that sends a response's head together with the first bytes of its body.
 
-    uvicorn writes them apart, and each write is a system call that wakes the client.
+    uvicorn writes them apart, and each write is a system call that wakes the client. It has the
+    members that uvicorn uses: a `__getattr__` would slow every access down.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self.whole = transport
         self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.set_protocol = transport.set_protocol
         self._call_soon = loop.call_soon
         self._head = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.whole, name)
 
     def write(self, data: bytes) -> None:
         if self._head:

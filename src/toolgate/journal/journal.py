@@ -4,16 +4,18 @@ An event belongs to one stream and has the next number in it; `position` counts 
 A row is a document under (collection, key) that changes in the same commit as the events that
 explain it: the state of a run, a deadline (`due`), an idempotency entry. Nothing here knows what
 events or rows mean.
+
+Many of these are made: a struct takes a fifth of the time of a named tuple.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 
-class NewEvent(
-    NamedTuple
-):  # as all that many are made of: a frozen dataclass takes four times as long
+class NewEvent(msgspec.Struct, frozen=True, gc=False):
     type: str
     data: bytes  # JSON
     # The id of what it is about (a run, an action), whose events can be read alone. An id, not a
@@ -21,7 +23,7 @@ class NewEvent(
     subject: str = ""
 
 
-class Event(NamedTuple):
+class Event(msgspec.Struct, frozen=True, gc=False):
     position: int
     stream: str
     seq: int
@@ -31,7 +33,7 @@ class Event(NamedTuple):
     subject: str
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, frozen=True, gc=False):
     collection: str
     key: str
     version: int  # 1 when first put, one more with each change
@@ -39,7 +41,7 @@ class Row(NamedTuple):
     due: int | None
 
 
-class Append(NamedTuple):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """Add events to a stream; with `expected_seq`, only if that is its last number."""
 
     stream: str
@@ -47,7 +49,7 @@ class Append(NamedTuple):
     expected_seq: int | None = None
 
 
-class Put(NamedTuple):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """Write a row, only over the version `expected` (0: only where there is no such row)."""
 
     collection: str
@@ -57,7 +59,7 @@ class Put(NamedTuple):
     due: int | None = None
 
 
-class Overwrite(NamedTuple):
+class Overwrite(msgspec.Struct, frozen=True, gc=False):
     """Write a row over any version.
 
     Deprecated: for modules that do not keep the versions of their rows yet. A test lists them; new
@@ -70,7 +72,7 @@ class Overwrite(NamedTuple):
     due: int | None = None
 
 
-class Delete(NamedTuple):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Remove a row; with `expected`, only that version (0: only where there is no such row).
 
     The next row of this key starts at version 1, so that a `Check` of the removed row may hold for
@@ -82,7 +84,7 @@ class Delete(NamedTuple):
     expected: int | None = None
 
 
-class Check(NamedTuple):
+class Check(msgspec.Struct, frozen=True, gc=False):
     """Let the commit through only if this row is at this version (0: there is no such row).
 
     Writes nothing: it repeats in the commit what its caller read before it.
@@ -93,7 +95,7 @@ class Check(NamedTuple):
     version: int
 
 
-class Fence(NamedTuple):
+class Fence(msgspec.Struct, frozen=True, gc=False):
     """Let the commit through only while no higher epoch has been seen under this name.
 
     A higher epoch than the stored one takes over: from then on the lower ones are refused.

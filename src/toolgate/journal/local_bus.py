@@ -43,14 +43,13 @@ class LocalBus:
         self._tell(None, events)
         by_stream: dict[str, list[Event]] = {}
         for event in events:
-            by_stream.setdefault(event.stream, []).append(event)
+            if event.stream in self._listeners:
+                by_stream.setdefault(event.stream, []).append(event)
         for stream, its_events in by_stream.items():
             self._tell(stream, its_events)
 
     def _tell(self, stream: str | None, events: Sequence[Event]) -> None:
-        listeners = self._listeners.get(stream)
-        if listeners is None:
-            return
+        listeners = self._listeners.get(stream, ())
         for subscription in tuple(listeners):  # one may close itself, or another, as it hears
             if subscription.open:
                 try:

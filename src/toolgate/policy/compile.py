@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Final
 
 from toolgate.core.enums import Level
@@ -58,7 +57,7 @@ _DOCUMENT_KEYS: Final = (
 _RULE_KEYS: Final = ("id", "allow", "ask", "deny", "match", "for", "when", "reason", "tests")
 _MATCH_KEYS: Final = ("command", "cwd", "path", "url", "arguments", "level", "client")
 _URL_KEYS: Final = ("scheme", "host", "port", "method", "public")
-_FOR_KEYS: Final = tuple(field.name for field in fields(Caller))
+_FOR_KEYS: Final = Caller.__struct_fields__
 _TEST_KEYS: Final = ("call", "args", "as", "level", "client", "expect", "rule")
 _EGRESS_KEYS: Final = ("id", "hosts", "ports", "for", "reason", "tests")
 _EGRESS_FOR: Final = ("tenant", "workspace", "session")  # what is known of a sandbox

@@ -74,18 +74,22 @@ def may_pass(policy: Policy, tool: str, *, caller: Caller, level: Level) -> bool
     candidates = policy.candidates(tool)
     facts = Facts(ToolRequest("", tool, {}, caller=caller), level=level, parse_shell=_no_shell)
 
-    def applies(rule: Rule) -> bool:
-        return all(check(facts) is YES for check in rule.standing)
+    for rule in candidates.deny.plain:
+        if rule.commands is None and rule.checks == rule.standing and _stands(rule, facts):
+            return False
+    for rules in (candidates.allow, candidates.ask, candidates.otherwise):
+        for rule in (*rules.plain, *rules.hosted):
+            if _stands(rule, facts):
+                return True
+    return False
 
-    always_denied = any(
-        rule.commands is None and rule.checks == rule.standing and applies(rule)
-        for rule in candidates.deny.plain
-    )
-    return not always_denied and any(
-        applies(rule)
-        for rules in (candidates.allow, candidates.ask, candidates.otherwise)
-        for rule in (*rules.plain, *rules.hosted)
-    )
+
+def _stands(rule: Rule, facts: Facts) -> bool:
+    """Check what a rule says that does not depend on the arguments of a call."""
+    for check in rule.standing:  # noqa: SIM110 -- for every tool of each turn
+        if check(facts) is not YES:
+            return False
+    return True
 
 
 def _no_shell(_: str) -> Script:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from toolgate.core.enums import Level
 from toolgate.core.tools import Caller, Tool, ToolRequest
 from toolgate.core.urls import Url, parse_url
@@ -72,7 +74,7 @@ class Policies:
 
         Where the policy asks, the person has approved the origin of the first URL and no other.
         """
-        hop = self.decide(request._replace(args={**request.args, "url": str(url)}))
+        hop = self.decide(msgspec.structs.replace(request, args={**request.args, "url": str(url)}))
         if hop.effect is Effect.ASK:
             return parse_url(str(request.args["url"])).origin == url.origin
         return hop.effect is Effect.ALLOW

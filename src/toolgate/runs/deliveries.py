@@ -174,11 +174,10 @@ def frame(event: Event, *, first_seq: int = 0) -> bytes:
 
     `data` is an object with at least one member; another process's time stands first in it.
     """
-    position, _, seq, kind, at, data, _ = event  # once for each event of all sessions
-    time = "" if data.startswith(_TIME) else f'"ts":{at},'
+    time = "" if event.data.startswith(_TIME) else f'"ts":{event.at},'
     first = f'"first_seq":{first_seq},' if first_seq else ""
-    head = f'{{"type":"{kind}",{time}"seq":{seq},{first}"event_id":"ev_{position}",'
-    return head.encode() + data[1:]
+    number = f'"seq":{event.seq},{first}"event_id":"ev_{event.position}"'
+    return f'{{"type":"{event.type}",{time}{number},'.encode() + event.data[1:]
 
 
 def approval_required(

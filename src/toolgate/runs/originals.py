@@ -123,7 +123,7 @@ class Originals:
         if not (originals := self._of(event.type, names)):
             return event
         shown = {REDACTED_ARGS: members[ARGS]} if keep_redacted and ARGS in members else {}
-        return event._replace(data=_encode({**members, **originals, **shown}))
+        return msgspec.structs.replace(event, data=_encode({**members, **originals, **shown}))
 
     def _of(self, kind: str, names: Mapping[str, Any]) -> dict[str, Any]:
         """The members of an event that the original changes."""

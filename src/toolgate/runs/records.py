@@ -220,8 +220,10 @@ async def load(journal: Journal, run_id: str, *, since: RunState | None = None) 
     """
     state = since
     after = 0 if since is None else since.seq
-    while events := await journal.read(run_stream(run_id), after=after):
+    while True:
+        events = await journal.read(run_stream(run_id), after=after, limit=PAGE)
         for event in events:
             state = reduce(state, fact_of(event))
+        if len(events) < PAGE:
+            return state
         after = events[-1].seq
-    return state

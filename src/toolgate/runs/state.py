@@ -5,8 +5,10 @@ pure. The caller commits the facts with the number that the state was read at, s
 concurrent decisions only one is committed.
 """
 
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from toolgate.core.enums import CallStatus, RunStatus
 from toolgate.core.errors import Conflict, NotFound
@@ -27,8 +29,7 @@ TRANSITIONS: Final[dict[RunStatus, frozenset[RunStatus]]] = {
 TERMINAL: Final = frozenset(status for status, after in TRANSITIONS.items() if not after)
 
 
-@dataclass(frozen=True, slots=True)
-class RunStarted:
+class RunStarted(msgspec.Struct, frozen=True):
     run_id: str
     session_id: str
     agent_id: str
@@ -37,32 +38,28 @@ class RunStarted:
     role: str
     content: str
     at: int
-    context: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class RunBegun:
+class RunBegun(msgspec.Struct, frozen=True):
     """The first worker has begun."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCall:
+class PlannedCall(msgspec.Struct, frozen=True):
     call_id: str
     tool: str
     args: dict[str, Any]  # without secrets
     sealed: bool = False  # the arguments as the agent gave them are a sealed row while it is open
 
 
-@dataclass(frozen=True, slots=True)
-class TurnEnded:
+class TurnEnded(msgspec.Struct, frozen=True):
     text: str
     calls: tuple[PlannedCall, ...] = ()
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CallMoved:
+class CallMoved(msgspec.Struct, frozen=True):
     call_id: str
     to: CallStatus
     client: bool = False
@@ -72,8 +69,7 @@ class CallMoved:
     error_code: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(msgspec.Struct, frozen=True):
     status: RunStatus
     at: int
     code: str = ""
@@ -83,8 +79,7 @@ class RunEnded:
 Fact = RunStarted | RunBegun | TurnEnded | CallMoved | RunEnded
 
 
-@dataclass(frozen=True, slots=True)
-class CallState:
+class CallState(msgspec.Struct, frozen=True):
     """A tool call of a run."""
 
     call_id: str
@@ -108,14 +103,12 @@ class CallState:
         return self.client and self.status is CallStatus.DISPATCHED
 
 
-@dataclass(frozen=True, slots=True)
-class PastTurn:
+class PastTurn(msgspec.Struct, frozen=True):
     text: str
     calls: tuple[CallState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
+class RunState(msgspec.Struct, frozen=True):
     run_id: str
     session_id: str
     agent_id: str
@@ -133,7 +126,7 @@ class RunState:
     message: str = ""
     seq: int = 0  # the number of its facts
     moves: int = 0  # the number of its facts that changed the status: the version of its row
-    context: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = {}
 
     @property
     def ended(self) -> bool:
@@ -159,13 +152,11 @@ class RunState:
         raise NotFound("tool call", call_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(msgspec.Struct, frozen=True):
     """Begin a run that no worker has begun."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndTurn:
+class EndTurn(msgspec.Struct, frozen=True):
     text: str
     calls: tuple[PlannedCall, ...]
     prompt_tokens: int
@@ -173,8 +164,7 @@ class EndTurn:
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class MoveCall:
+class MoveCall(msgspec.Struct, frozen=True):
     call_id: str
     to: CallStatus
     client: bool = False
@@ -184,8 +174,7 @@ class MoveCall:
     error_code: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     """Stop the run before its own end."""
 
     status: RunStatus

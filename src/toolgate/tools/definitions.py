@@ -5,7 +5,7 @@ A tool that is called with arguments outside its schema fails with a sentence th
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ UPSTREAM: Final = "upstream"  # a host, a server or a runner that does not answe
 MAX_OUTPUT_BYTES: Final = 256 * 1024  # per stream (DESIGN, "The sandbox")
 
 
-class Context(NamedTuple):
+class Context(msgspec.Struct, frozen=True):
     """What a built-in tool may use."""
 
     request: ToolRequest

@@ -7,7 +7,7 @@ Every step of a call is one commit, in which the caller's own operations go alon
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -193,7 +193,7 @@ class ReleasedCall:
         await self._gate.finish_call(self._call_id, output, also=also)
 
 
-class _Decided(NamedTuple):
+class _Decided(msgspec.Struct, frozen=True):
     """The decision of the policy and, if asked, of a person."""
 
     decision: Decision
@@ -201,7 +201,7 @@ class _Decided(NamedTuple):
     operations: Sequence[Operation] = ()  # among them the checks of what it was decided on
 
 
-class _CallerRow(NamedTuple):
+class _CallerRow(msgspec.Struct, frozen=True):
     """The caller's rights as the surface has looked at them."""
 
     check: Check | None
@@ -400,7 +400,9 @@ class Gate:
                 if stale is None and call.version == tried:
                     raise  # of the caller's own operations
                 if stale is not None:  # decide again, on what is in force now
-                    caller = caller._replace(is_revoked=caller.is_revoked or stale == caller.check)
+                    caller = msgspec.structs.replace(
+                        caller, is_revoked=caller.is_revoked or stale == caller.check
+                    )
                     await asyncio.sleep(STALE_S)
         raise Unavailable(f"request {call.id} is being run by another process")
 
@@ -479,7 +481,9 @@ class Gate:
             refused = _refused(decision, RATE_LIMITED, str(too_soon))
             decided = _Decided(refused, operations=checks)
             return await self._deny(call, decided, also, for_now=True, spent=too_soon.spent)
-        decided = decided._replace(operations=(*decided.operations, *charge.operations))
+        decided = msgspec.structs.replace(
+            decided, operations=(*decided.operations, *charge.operations)
+        )
         try:
             return await self._start(call, engine, decided, also, due=due)
         except Conflict:
@@ -540,7 +544,8 @@ class Gate:
         self, call: Call, engine: Engine, decided: _Decided, also: Also, *, again: bool
     ) -> AllowedCall:
         if decided.decision.clean:
-            call = call._replace(request=call.request._replace(clean=True))
+            request = msgspec.structs.replace(call.request, clean=True)
+            call = msgspec.structs.replace(call, request=request)
         shared = _Open(call, engine, decided.decision)
         shared.approval = decided.approval
         allowed = AllowedCall(self, shared)
@@ -673,7 +678,7 @@ class Gate:
         if needed is None or self._registry is None:
             return ""
         if call.level.rank > needed.level.rank:
-            needed = needed._replace(level=call.level)
+            needed = msgspec.structs.replace(needed, level=call.level)
         return self._registry.scope_refusal(call.request.caller.device, needed)
 
     async def _ask(
@@ -849,7 +854,8 @@ def _clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     unchanged = stdout is output.stdout and stderr is output.stderr
     if unchanged and data is None and isolation == output.isolation:
         return output
-    return output._replace(
+    return msgspec.structs.replace(
+        output,
         stdout=stdout,
         stderr=stderr,
         data=data,

@@ -103,7 +103,7 @@ class Ledger:
         if row is None:
             return call, None
         entry = decode_entry(row.value)
-        return call._replace(version=row.version, status=entry.state), entry
+        return msgspec.structs.replace(call, version=row.version, status=entry.state), entry
 
     async def response(self, call: Call, entry: Entry) -> Response:
         """The answer of an ended call: from the row if nothing ran, else from the evidence."""
@@ -655,8 +655,7 @@ def unapproved(decision: Decision, approval: Approval) -> Decision | None:
 
 def running(call: Call) -> Call:
     """A call after the commit of its `start`."""
-    definition = call.definition
-    return Call(*call[:5], call.version + 1, CallStatus.RUNNING, definition)  # as in `complete`
+    return msgspec.structs.replace(call, version=call.version + 1, status=CallStatus.RUNNING)
 
 
 def _ended_as(output: ToolOutput) -> CallStatus:

@@ -14,6 +14,8 @@ earlier `begin`: its commit is on disk, so `also` of that `begin` was not commit
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from toolgate.access.devices import Identity
 from toolgate.access.ratelimit import Spent
 from toolgate.core.enums import CallStatus
@@ -197,7 +199,7 @@ class ToolGate(Protocol):
         ...
 
 
-class Ran(NamedTuple):
+class Ran(msgspec.Struct, frozen=True):
     """The answer of a call that was allowed and has ended."""
 
     output: ToolOutput

@@ -108,8 +108,8 @@ class Updates:
     async def close(self) -> None:
         """Write what waits; what comes later is dropped."""
         self._closed = True
-        self._hurry.set()
         if self._writing is not None:
+            self._hurry.set()
             await self._writing
 
     async def _write_all(self) -> None:

@@ -99,10 +99,10 @@ def approvals(file: OldFile, home: Home, seal: Seal | None) -> Iterator[Change]:
             due = new["expires_at"] = old.asked_at  # the start that follows records that it expired
         else:
             continue
-        yield row._replace(version=row.version + 1, value=json_of(new), due=due)
+        yield msgspec.structs.replace(row, version=row.version + 1, value=json_of(new), due=due)
         is_open = file.row(OPEN_APPROVALS, row.key)
         if is_open is not None:
-            yield is_open._replace(version=is_open.version + 1, value=json_of(new))
+            yield msgspec.structs.replace(is_open, version=is_open.version + 1, value=json_of(new))
 
 
 def _rebound(

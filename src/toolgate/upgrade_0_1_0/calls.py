@@ -92,7 +92,7 @@ def _call(file: OldFile, row: Row) -> Row:
         del details["run_id"]
         details["decision"] = [*old.started.decision, NO_DIGEST]
         new["details"] = details
-    return row._replace(version=row.version + 1, value=json_of(new), due=due)
+    return msgspec.structs.replace(row, version=row.version + 1, value=json_of(new), due=due)
 
 
 def _refused(response: Mapping[str, Any]) -> CallStatus:
@@ -145,12 +145,16 @@ def runs(file: OldFile) -> Iterator[Change]:
         owner = read(file, row, _decode_owner)
         if row.due is not None:  # the agent's deadline has a row of its own
             yield Row(DEADLINES, owner.run_id, 1, row.value, row.due)
-            yield row._replace(version=row.version + 1, due=None)
+            yield msgspec.structs.replace(row, version=row.version + 1, due=None)
         line = file.row(RUNS, owner.run_id)
         with naming(file, row):
             moves = _moves(file, owner.run_id)
         if line is not None and line.version != moves:
-            yield line._replace(version=moves) if moves else Delete(RUNS, owner.run_id)
+            yield (
+                msgspec.structs.replace(line, version=moves)
+                if moves
+                else Delete(RUNS, owner.run_id)
+            )
 
 
 def _moves(file: OldFile, run_id: str) -> int:

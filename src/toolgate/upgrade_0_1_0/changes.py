@@ -60,9 +60,9 @@ def _tasks(file: OldFile) -> Iterator[Change]:
         old = read(file, row, _decode_task)
         new = read(file, row, members_of)
         new |= {"owner": OPERATOR, "caller": OPERATORS_CALLER}
-        yield row._replace(version=row.version + 1, value=json_of(new))
+        yield msgspec.structs.replace(row, version=row.version + 1, value=json_of(new))
         text = f"{old.template_id}\0{old.idempotency_key}".encode("utf-8", "surrogatepass")
         kept = old_keys.get(hashlib.sha256(text).hexdigest())
         if kept is not None and kept.value.decode() == old.run_id:
             key = key_of(OPERATOR, old.template_id, old.idempotency_key)
-            yield kept._replace(key=key)
+            yield msgspec.structs.replace(kept, key=key)

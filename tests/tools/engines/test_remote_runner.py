@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import uvicorn
 from cryptography import x509
@@ -855,7 +856,7 @@ async def test_what_a_runner_says_unasked_is_the_answer_to_no_call(runners: Dock
     async with FakeRunner(answer) as runner, FakeRunner(OK) as other:
         engine = runners.engine(a_target(runner.url))
         for cmd in ("first", "second", "third"):
-            output = await engine.run(a_call()._replace(args={"cmd": cmd}))
+            output = await engine.run(msgspec.structs.replace(a_call(), args={"cmd": cmd}))
             assert output.stdout == cmd
             again.set()
             await asyncio.wait_for(said.wait(), BOUND)

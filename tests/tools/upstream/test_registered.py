@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.audit import SilentAudit
@@ -91,6 +92,6 @@ async def test_agents_are_offered_the_tools_of_a_server_that_nobody_has_called_y
     pin = registered.upstreams.pins.get("mcp.test", "echo")
     assert pin is not None
     assert registered.routing.definition_of(asked) == pin.digest
-    assert registered.routing.definition_of(asked._replace(tool="shell")) == ""
+    assert registered.routing.definition_of(msgspec.structs.replace(asked, tool="shell")) == ""
     await registered.register(expires_at=1)
     assert registered.offered() == {}

@@ -185,9 +185,9 @@ class Draft:
                 raise Conflict(f"{name} is at {last}, not at {append.expected_seq}")
             stream = stream._replace(is_checked=True)
         offset = stream.added
-        for kind, data, subject in append.events:
+        for new in append.events:
             offset += 1
-            self._events.append(Placed(name, offset, kind, subject, data))
+            self._events.append(Placed(name, offset, new.type, new.subject, new.data))
         self._change(self._streams, name, stream._replace(added=offset))
 
     def _row(self, key: RowKey) -> _Row:

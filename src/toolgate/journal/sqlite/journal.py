@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, takewhile
+from itertools import chain, starmap, takewhile
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -270,12 +270,12 @@ class SqliteJournal:
 
     async def _events(self, sql: str, values: tuple[object, ...]) -> list[Event]:
         return await self._read(
-            lambda connection: list(map(Event._make, connection.execute(sql, values)))
+            lambda connection: list(starmap(Event, connection.execute(sql, values)))
         )
 
     async def _rows(self, sql: str, values: tuple[object, ...]) -> list[Row]:
         return await self._read(
-            lambda connection: list(map(Row._make, connection.execute(sql, values)))
+            lambda connection: list(starmap(Row, connection.execute(sql, values)))
         )
 
     async def _query(

@@ -12,8 +12,11 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import starmap
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from toolgate.core.directories import sync_directory
 from toolgate.core.errors import Unavailable
@@ -54,22 +57,22 @@ class OldFile:
     def rows(self, collection: str) -> Iterator[Row]:
         after = ""
         while page := self._connection.execute(_ROWS, (collection, after, PAGE)).fetchall():
-            yield from map(Row._make, page)
+            yield from starmap(Row, page)
             after = page[-1][1]
 
     def row(self, collection: str, key: str) -> Row | None:
         found = self._connection.execute(_ROW, (collection, key)).fetchone()
-        return None if found is None else Row._make(found)
+        return None if found is None else Row(*found)
 
     def events(self, stream: str) -> Iterator[Event]:
         after = 0
         while page := self._connection.execute(_OF_STREAM, (stream, after, PAGE)).fetchall():
-            yield from map(Event._make, page)
+            yield from starmap(Event, page)
             after = page[-1][2]
 
     def events_about(self, subject: str, *, stream: str) -> list[Event]:
         found = self._connection.execute(_ABOUT, (subject, stream))
-        return list(map(Event._make, found))
+        return list(starmap(Event, found))
 
 
 Change = Row | Delete | Append  # a row as it is to be, one that goes, or events to add
@@ -180,7 +183,10 @@ def _apply(connection: sqlite3.Connection, change: Change, *, now: int) -> str:
     """Make one change; return the collection or stream that it is in."""
     match change:
         case Row():
-            connection.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", change)
+            connection.execute(
+                "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)",
+                msgspec.structs.astuple(change),
+            )
         case Delete():
             where = (change.collection, change.key)
             connection.execute("DELETE FROM rows WHERE collection = ? AND key = ?", where)
@@ -192,14 +198,14 @@ def _apply(connection: sqlite3.Connection, change: Change, *, now: int) -> str:
 
 def _append(connection: sqlite3.Connection, change: Append, *, now: int) -> None:
     """Add events, in a segment of their own, to a stream that has some."""
-    stream, events, _ = change
+    stream = change.stream
     last = "SELECT max(seq) FROM segments JOIN events ON segment = id WHERE stream = ?"
     (seq,) = connection.execute(last, (stream,)).fetchone()
     position = _last_position(connection)
     segment = connection.execute(
         "INSERT INTO segments (stream, first) VALUES (?, ?)", (stream, seq + 1)
     ).lastrowid
-    for event in events:
+    for event in change.events:
         seq, position = seq + 1, position + 1
         connection.execute(
             "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)",

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
 
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, Damaged, Fenced, Invalid, Unavailable
@@ -48,6 +50,16 @@ PAUSE: Final = 0.001
 ROWS_AT_ONCE: Final = 64  # in one statement; there is one for each number up to it
 NOTHING: Final = (0, b"", None)  # a row that isn't there
 UNKNOWN: Final = -1  # the version of a row that was put whatever it was, and not looked for
+
+# `sqlite3` looks for an adapter for each bytes and each None, which takes longer than to write them.
+BLOB: Final = bytearray()  # what is added to it is a bytearray
+NO_DUE: Final = -(2**63)  # written as NULL
+
+# The values of one row of each table.
+SEGMENT: Final = "(?, ?, ?)"
+EVENT: Final = "(?, ?, ?, ?, ?, ?, ?)"
+ROW: Final = f"(?, ?, ?, ?, nullif(?, {NO_DUE}))"
+FENCE: Final = "(?, ?)"
 
 # A row that is there moves on by one, if it is not known to move on by more.
 _OVER: Final = (
@@ -87,7 +99,7 @@ class _MustLook(Exception):
     """What was taken to be so of a row without a look is not, or is not enough to go on."""
 
 
-class StreamState(NamedTuple):
+class StreamState(msgspec.Struct, frozen=True, gc=False):
     last: int
     segment: int  # the id of its last segment; 0 where it has none
     segment_first: int
@@ -103,7 +115,7 @@ class Draft:
         self.rows: dict[RowKey, RowState] = {}
         self.fences: dict[str, int] = {}
         self.segments: list[tuple[int, str, int]] = []
-        self.events: list[tuple[int, int, int, str, int, str, bytes]] = []
+        self.events: list[tuple[int, int, int, str, int, str, bytearray]] = []
         self.forgets: list[tuple[str, int, StreamState]] = []
         self.epoch = ""
         self.assumed: set[RowKey] = set()  # rows taken not to be there, until they are written
@@ -176,7 +188,17 @@ class Writer(threading.Thread):
         summary: StreamSummary | None = None,
     ) -> None:
         super().__init__(name="journal-writer", daemon=True)
-        self._connection = opened.connection
+        self._use(opened.connection)
+        # A table: a `match` of structs takes ten times as long.
+        self._deciders: dict[type, Callable[[Any, Draft], None]] = {
+            Put: self._put,
+            Overwrite: self._overwrite,
+            Delete: self._remove,
+            Check: self._check_row,
+            Fence: self._hold,
+            Forget: self._forget,
+            NewEpoch: self._begin_epoch,
+        }
         self._witness = opened.witness
         self._path = path
         self._clock = clock
@@ -196,6 +218,10 @@ class Writer(threading.Thread):
         self._damage: Damaged | None = None
         self._suspect = False  # a write or sync has failed: open the file again
         self.fault = ""  # why commits are refused now
+
+    def _use(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._execute = connection.cursor().execute  # a statement without a cursor makes one
 
     def submit(self, batch: list[Commit]) -> None:
         self._waiting.put(batch)
@@ -283,7 +309,7 @@ class Writer(threading.Thread):
         holds to the file and syncs that.
         """
         self._connection.close()
-        self._connection = connect(self._path)
+        self._use(connect(self._path))
         busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise sqlite3.OperationalError("a reader holds the log")
@@ -330,7 +356,7 @@ class Writer(threading.Thread):
             if self._summary is not None:
                 self._sum_up(self._summary, batch, draft, now)
             self._write(draft)
-            self._connection.execute("COMMIT")
+            self._execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise
@@ -357,11 +383,11 @@ class Writer(threading.Thread):
 
     def _begin(self) -> None:
         if not self._connection.in_transaction:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._execute("BEGIN IMMEDIATE")
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+            self._execute("ROLLBACK")
 
     def _sync_only_if(self, durable: bool) -> None:
         if durable != self._syncing:
@@ -375,37 +401,10 @@ class Writer(threading.Thread):
         """Add what these operations change to the draft; raises Conflict where one does not hold."""
         events: list[Event] = []
         for operation in operations:
-            match operation:
-                case Append():
-                    events += self._append(operation, draft, now)
-                case Put():
-                    self._put(operation, draft)
-                case Overwrite():
-                    self._overwrite(operation, draft)
-                case Delete():
-                    key = (operation.collection, operation.key)
-                    if operation.expected is not None:
-                        version = self._version(key, draft)
-                        if operation.expected != version:
-                            raise _unexpected(operation, version)
-                    draft.change(draft.rows, key, NOTHING)
-                case Check():
-                    # Never assumed: nothing is written that could show a wrong assumption.
-                    version = self._version((operation.collection, operation.key), draft)
-                    if operation.version != version:
-                        raise _unexpected(operation, version)
-                case Fence():
-                    held = self._epoch(operation.name, draft)
-                    if operation.epoch < held:
-                        raise Fenced(operation.name, held=held, offered=operation.epoch)
-                    if operation.epoch > held:
-                        draft.change(draft.fences, operation.name, operation.epoch)
-                case Forget():
-                    self._forget(operation, draft)
-                case NewEpoch():
-                    draft.epoch = operation.name
-                case _:
-                    assert_never(operation)
+            if type(operation) is Append:
+                events += self._append(operation, draft, now)
+            else:
+                self._deciders[type(operation)](operation, draft)
         return events
 
     def _put(self, put: Put, draft: Draft) -> None:
@@ -424,6 +423,30 @@ class Writer(threading.Thread):
             version = UNKNOWN if known is None else known + 1
         self._write_row(key, (version, write.value, write.due), draft)
 
+    def _remove(self, delete: Delete, draft: Draft) -> None:
+        key = (delete.collection, delete.key)
+        if delete.expected is not None:
+            version = self._version(key, draft)
+            if delete.expected != version:
+                raise _unexpected(delete, version)
+        draft.change(draft.rows, key, NOTHING)
+
+    def _check_row(self, check: Check, draft: Draft) -> None:
+        # Never assumed: nothing is written that could show a wrong assumption.
+        version = self._version((check.collection, check.key), draft)
+        if check.version != version:
+            raise _unexpected(check, version)
+
+    def _hold(self, fence: Fence, draft: Draft) -> None:
+        held = self._epoch(fence.name, draft)
+        if fence.epoch < held:
+            raise Fenced(fence.name, held=held, offered=fence.epoch)
+        if fence.epoch > held:
+            draft.change(draft.fences, fence.name, fence.epoch)
+
+    def _begin_epoch(self, epoch: NewEpoch, draft: Draft) -> None:
+        draft.epoch = epoch.name
+
     def _write_row(self, key: RowKey, state: RowState, draft: Draft) -> None:
         if draft.rows.get(key) is NOTHING:
             draft.change(draft.reborn, key, True)
@@ -431,22 +454,24 @@ class Writer(threading.Thread):
 
     def _append(self, append: Append, draft: Draft, now: int) -> list[Event]:
         stream = append.stream
-        seq, segment, first = self._stream(stream, draft)
+        state = self._stream(stream, draft)
+        seq, segment, first = state.last, state.segment, state.segment_first
         if append.expected_seq is not None and append.expected_seq != seq:
             raise Conflict(f"{stream} is at {seq}, not at {append.expected_seq}")
         if not append.events:
             return []
         events = []
         position = draft.position
-        for kind, data, subject in append.events:
+        for new in append.events:
             position += 1
             seq += 1
             if segment == 0 or seq - first >= self._segment:
                 draft.last_segment = segment = draft.last_segment + 1
                 first = seq
                 draft.segments.append((segment, stream, first))
-            events.append(Event(position, stream, seq, kind, now, data, subject))
-            draft.events.append((position, segment, seq, kind, now, subject, data))
+            events.append(Event(position, stream, seq, new.type, now, new.data, new.subject))
+            data = BLOB + new.data
+            draft.events.append((position, segment, seq, new.type, now, new.subject, data))
         draft.position = position
         draft.change(draft.streams, stream, StreamState(seq, segment, first))
         return events
@@ -461,7 +486,7 @@ class Writer(threading.Thread):
     def _stream(self, name: str, draft: Draft) -> StreamState:
         state = draft.streams.get(name) or self._streams.get(name)
         if state is None:
-            found = self._connection.execute(LAST, (name,)).fetchone()
+            found = self._execute(LAST, (name,)).fetchone()
             if found is None:
                 return StreamState(0, 0, 0)
             state = StreamState(*found)
@@ -479,7 +504,7 @@ class Writer(threading.Thread):
             if expected == 0 and not self._careful:
                 draft.assumed.add(key)
                 return 0
-            found = self._connection.execute(
+            found = self._execute(
                 "SELECT version FROM rows WHERE collection = ? AND key = ?", key
             ).fetchone()
             version = 0 if found is None else int(found[0])
@@ -489,19 +514,18 @@ class Writer(threading.Thread):
     def _epoch(self, name: str, draft: Draft) -> int:
         epoch = draft.fences.get(name) or self._fences.get(name)
         if epoch is None:
-            found = self._connection.execute(
-                "SELECT epoch FROM fences WHERE name = ?", (name,)
-            ).fetchone()
+            found = self._execute("SELECT epoch FROM fences WHERE name = ?", (name,)).fetchone()
             epoch = 0 if found is None else int(found[0])
             self._fences.keep({name: epoch})
         return epoch
 
     def _write(self, draft: Draft) -> None:
-        self._write_all("INSERT INTO segments", draft.segments)
-        self._write_all("INSERT INTO events", draft.events)
+        self._write_all("INSERT INTO segments", SEGMENT, draft.segments)
+        self._write_all("INSERT INTO events", EVENT, draft.events)
         if draft.rows:
             self._write_rows(draft)
-        self._write_all("INSERT OR REPLACE INTO fences", list(draft.fences.items()))
+        if draft.fences:
+            self._write_all("INSERT OR REPLACE INTO fences", FENCE, list(draft.fences.items()))
         if draft.epoch:
             write_meta(self._connection, "epoch", draft.epoch)
         for stream, through, state in draft.forgets:
@@ -510,19 +534,21 @@ class Writer(threading.Thread):
             # Were the newest event forgotten, its position must still not be given again.
             write_meta(self._connection, "position", str(draft.position))
 
-    def _write_all(self, how: str, rows: Sequence[tuple[object, ...]], otherwise: str = "") -> None:
+    def _write_all(
+        self, how: str, row: str, rows: Sequence[tuple[object, ...]], otherwise: str = ""
+    ) -> None:
         """Many rows to a statement: between two, the loop's thread and this one change places."""
         done = 0
         while left := len(rows) - done:
             many = min(left, ROWS_AT_ONCE)
             values = tuple(chain.from_iterable(rows[done : done + many]))
-            self._connection.execute(_with_values(how, len(rows[0]), many, otherwise), values)
+            self._execute(_with_values(how, row, many, otherwise), values)
             done += many
 
     def _write_rows(self, draft: Draft) -> None:
         assumed = draft.assumed
-        new: list[tuple[str, str, int, bytes, int | None]] = []
-        changed: list[tuple[str, str, int, bytes, int | None]] = []
+        new: list[tuple[str, str, int, bytearray, int]] = []
+        changed: list[tuple[str, str, int, bytearray, int]] = []
         gone: list[RowKey] = []
         for key, (version, value, due) in draft.rows.items():
             if version == 0 or key in draft.reborn:
@@ -530,18 +556,19 @@ class Writer(threading.Thread):
                     raise _MustLook  # made and deleted in one batch: whether it was there
                 gone.append(key)
             if version != 0:
-                row = (*key, abs(version), value, due)  # if it is unknown and new, it is the first
+                # If its version is unknown and it is new, it is the first.
+                row = (*key, abs(version), BLOB + value, NO_DUE if due is None else due)
                 (new if key in assumed else changed).append(row)
-        if gone:
-            self._connection.executemany("DELETE FROM rows WHERE collection = ? AND key = ?", gone)
+        for key in gone:
+            self._execute("DELETE FROM rows WHERE collection = ? AND key = ?", key)
         try:
-            self._write_all("INSERT INTO rows", new)
+            self._write_all("INSERT INTO rows", ROW, new)
         except sqlite3.IntegrityError as there:
             raise _MustLook from there
-        self._write_all("INSERT INTO rows", changed, _OVER)
+        self._write_all("INSERT INTO rows", ROW, changed, _OVER)
 
     def _drop(self, stream: str, through: int, state: StreamState) -> None:
-        execute = self._connection.execute
+        execute = self._execute
         execute(
             "DELETE FROM events WHERE seq <= ? AND segment IN"
             " (SELECT id FROM segments WHERE stream = ? AND first <= ?)",
@@ -573,8 +600,7 @@ def _is_full(failed: sqlite3.Error) -> bool:
 
 
 @functools.cache
-def _with_values(how: str, columns: int, rows: int, otherwise: str) -> str:
-    row = f"({', '.join('?' * columns)})"
+def _with_values(how: str, row: str, rows: int, otherwise: str) -> str:
     return f"{how} VALUES {', '.join([row] * rows)}{otherwise}"
 
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Coroutine, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -59,7 +59,7 @@ _TRACEPARENT: Final = _NAMES[wire.HEADER_TRACEPARENT]
 _LAST_EVENT_ID: Final = _NAMES[wire.HEADER_LAST_EVENT_ID]
 
 
-class Found(NamedTuple):
+class Found(msgspec.Struct, frozen=True):
     route: Route
     path: dict[str, str]
 

@@ -114,4 +114,4 @@ def _one_of(run_id: str, held: list[tuple[Event, str]]) -> tuple[int, bytes]:
     if first is last and text == _decode_text(_decode(first.data)["text"]):
         return first.seq, frame(first)
     data = _encode({"run_id": run_id, "text": "".join(text for _, text in held)})
-    return last.seq, frame(last._replace(data=data), first_seq=first.seq)
+    return last.seq, frame(msgspec.structs.replace(last, data=data), first_seq=first.seq)

@@ -172,7 +172,9 @@ class IngressPush:
         state = await records.load(self.journal, run_id) if latest else None
         if state is not None:  # else it was forgotten too, as it is after a month
             end = of_fact(None, records.fact_of(latest[0]), state)[-1]
-            told = latest[0]._replace(type=end.type, data=records.encode(end.members))
+            told = msgspec.structs.replace(
+                latest[0], type=end.type, data=records.encode(end.members)
+            )
             await self._deliver(session_id, told, patience)
         await self._note(Delete(PUSHES, run_id))
         return True

@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from toolgate.core.errors import Invalid
 from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.policy.inputs import ARGV_TOOLS
@@ -56,7 +58,7 @@ def to_runner(request: ToolRequest) -> ToolRequest:
             args["cwd"] = program.cwd
     else:
         return request
-    return request._replace(tool=AT_RUNNERS, args=args)
+    return msgspec.structs.replace(request, tool=AT_RUNNERS, args=args)
 
 
 def from_runner(tool: str, output: ToolOutput) -> ToolOutput:
@@ -75,4 +77,4 @@ def from_runner(tool: str, output: ToolOutput) -> ToolOutput:
     }
     if "workspace" in told:
         data["workspace"] = told["workspace"]
-    return output._replace(data=data)
+    return msgspec.structs.replace(output, data=data)

@@ -38,7 +38,7 @@ class PathRules:
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         if not self._goes_by_path(request):
             return await self._engine.run(request, update=update)
-        request = request._replace(no_links=True)
+        request = msgspec.structs.replace(request, no_links=True)
         if request.tool != LIST:
             return await self._engine.run(request, update=update)
         output = await self._engine.run(request)  # an update might name what is left out
@@ -66,7 +66,7 @@ class PathRules:
                 await asyncio.sleep(0)
         if len(shown) == len(entries):
             return output
-        return output._replace(stdout=json.dumps(shown, ensure_ascii=False))
+        return msgspec.structs.replace(output, stdout=json.dumps(shown, ensure_ascii=False))
 
 
 _entries: Final = msgspec.json.Decoder(list[dict[str, Any]])
@@ -100,7 +100,9 @@ class _Listing:
     def _decide(self, path: str) -> Decision:
         """Decide as if the call had named this path, in the spelling of the call's own."""
         args = {**self._request.args, "path": self._root + path}
-        return self._policies.decide(self._request._replace(args=args), level=self._level)
+        return self._policies.decide(
+            msgspec.structs.replace(self._request, args=args), level=self._level
+        )
 
     def _opens(self, decision: Decision) -> bool:
         """True if a directory may be entered; an approval covers only the rule that asked."""

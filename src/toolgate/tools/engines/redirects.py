@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import msgspec
+
 from toolgate.core.enums import Outcome
 from toolgate.core.errors import Invalid, ToolgateError
 from toolgate.core.tools import ToolRequest
@@ -20,7 +22,7 @@ class Hops:
         self._asked += 1
         request = self._request
         if "method" in request.args:  # after some redirects it's another one
-            request = request._replace(args={**request.args, "method": method})
+            request = msgspec.structs.replace(request, args={**request.args, "method": method})
         return self._permits(request, url)
 
     def outcome(self, refused: ToolgateError) -> Outcome:

@@ -285,7 +285,7 @@ class DockerRunner:
         if request.clean and CLEAN not in promises:
             raise Unavailable("the runner no longer promises to run commands clean")
         # The contract has no such member: another runner follows links as it always did.
-        return request._replace(no_links=request.no_links and NO_LINKS in promises)
+        return msgspec.structs.replace(request, no_links=request.no_links and NO_LINKS in promises)
 
     async def _call(
         self, url: URL, request: ToolRequest, update: Update, breaker: Breaker
@@ -524,7 +524,7 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
         truncated=cut,
     )
     error_data = failed.data if isinstance(failed.data, dict) else {}
-    return failed._replace(data={**error_data, **data})
+    return msgspec.structs.replace(failed, data={**error_data, **data})
 
 
 def failure(

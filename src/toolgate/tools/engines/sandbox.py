@@ -278,7 +278,7 @@ def _in_new_workspace(output: ToolOutput) -> ToolOutput:
     """The output, and that its workspace was empty when the call began."""
     if output.data is not None and not isinstance(output.data, dict):
         return output
-    return output._replace(data={**(output.data or {}), "workspace": "new"})
+    return msgspec.structs.replace(output, data={**(output.data or {}), "workspace": "new"})
 
 
 def _output(finished: Finished, *, isolation: str) -> ToolOutput:

@@ -9,6 +9,8 @@ import binascii
 import json
 from typing import Any, Final
 
+import msgspec
+
 from toolgate.core.enums import Outcome
 from toolgate.core.errors import Invalid, NotFound
 from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
@@ -98,7 +100,7 @@ class Transfers:
                 output = await self._piece(request, PUT, args)
             except _Failed as cut:  # the file has what came before, whatever became of this piece
                 if start > 0:
-                    cut.output = cut.output._replace(outcome=Outcome.EXECUTED)
+                    cut.output = msgspec.structs.replace(cut.output, outcome=Outcome.EXECUTED)
                 raise
             start += len(piece)
             if _told_size(output) != start:
@@ -112,7 +114,7 @@ class Transfers:
     async def _piece(
         self, request: ToolRequest, tool: str, args: dict[str, JsonValue]
     ) -> ToolOutput:
-        output = await self._engine.run(request._replace(tool=tool, args=args))
+        output = await self._engine.run(msgspec.structs.replace(request, tool=tool, args=args))
         if not output.ok:
             raise _Failed(output)
         return output

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from tests.support.sessions import FakeSession
@@ -127,7 +128,7 @@ async def test_an_http_request_that_was_sent_is_said_to_have_been(location: str)
     refused = await http(request, no_update)
     assert (refused.ok, refused.outcome) == (False, Outcome.EXECUTED)
     assert len(web.asked) == 1
-    unsent = await http(request._replace(args={"url": B}), no_update)
+    unsent = await http(msgspec.structs.replace(request, args={"url": B}), no_update)
     assert unsent.outcome is Outcome.NOT_STARTED
 
 
