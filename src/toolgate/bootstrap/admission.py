@@ -6,6 +6,7 @@ from pathlib import Path
 
 from toolgate.access.rate_limits import RateLimits
 from toolgate.access.registry import Registry
+from toolgate.access.sign_in import SignIn
 from toolgate.bootstrap.installation import Core, kept_token, tell, token
 from toolgate.evidence.audit import AuditLog
 from toolgate.secrets.patterns import SecretPatterns
@@ -19,6 +20,7 @@ from toolgate.tools.upstream.file import read_servers
 @dataclass(frozen=True, slots=True)
 class Admission:
     registry: Registry
+    sign_in: SignIn
     rates: RateLimits
     capabilities: Capabilities
 
@@ -26,10 +28,11 @@ class Admission:
 async def open_admission(settings: Settings, core: Core) -> Admission:
     """Load before recovery: calls that a restart resumes are decided by it."""
     journal, clock = core.journal, core.clock
+    made = operator_token(settings, core.patterns)
     registry = Registry(
         journal,
         clock,
-        operator_token=operator_token(settings, core.patterns),
+        operator_token=made,
         gateway_token=settings.gateway_token.reveal(),
     )
     servers = read_servers(Path(settings.mcp_file)) if settings.mcp_file else ()
@@ -43,9 +46,10 @@ async def open_admission(settings: Settings, core: Core) -> Admission:
         lambda capability_id, health: (health_event(capability_id, health),),
     )
     rates = RateLimits(journal, clock)
-    for part in (registry, rates, capabilities):
+    sign_in = SignIn(made, clock, journal)
+    for part in (registry, sign_in, rates, capabilities):
         await part.load()
-    return Admission(registry, rates, capabilities)
+    return Admission(registry, sign_in, rates, capabilities)
 
 
 def operator_token(settings: Settings, patterns: SecretPatterns) -> str:

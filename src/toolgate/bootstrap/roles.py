@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from starlette.routing import Route as HttpRoute
 
 from toolgate.bootstrap.admission import open_admission
-from toolgate.bootstrap.console import open_console
+from toolgate.bootstrap.console import make_console
 from toolgate.bootstrap.gateway import open_gateway
 from toolgate.bootstrap.installation import (
     Core,
@@ -122,7 +122,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     start_runs(due, is_online=hub.is_online, forgets=[ingress.forget_sessions])
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
-    console = await open_console(settings, core, execution, runs, door, sockets["clients"])
+    console = make_console(settings, core, admission, execution, runs, sockets["clients"])
     gateway.router.routes.extend(console.routes())
     mcp = McpDoors(execution.tasks, hosts=None)  # the gateway knows which are its own
     installation.on_stop(mcp.close)

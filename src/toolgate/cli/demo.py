@@ -24,15 +24,14 @@ from toolgate import settings as table
 from toolgate.bootstrap.roles import start_everything
 from toolgate.browser.chromium import INSTALL
 from toolgate.browser.sample_pages import PAGES
-from toolgate.cli.operator import kept_in
+from toolgate.cli.operator import Operator, operator_token
 from toolgate.cli.options import host_in_url, with_settings
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.core.errors import Misconfigured, Unavailable
+from toolgate.core.errors import Unavailable
 from toolgate.settings import Secret, Settings
 
 PATIENCE_S: Final = 60.0
-SIGN_IN: Final = "/sign-in"
 READ: Final = "uname -sr && id -un"
 CHANGE: Final = "echo 'kept in the sandbox' > note.txt && cat note.txt"
 DESTROY: Final = "rm -rf /"
@@ -75,43 +74,16 @@ class Teller:
             yield
 
 
-@dataclass(slots=True)
-class Operator:
-    """The console's API, as a signed-in person uses it."""
-
-    http: aiohttp.ClientSession
-    base: str
-
-    @classmethod
-    async def sign_in(cls, http: aiohttp.ClientSession, console: str, token: str) -> "Operator":
-        operator = cls(http, f"{console}/api")
-        await operator.ask("POST", SIGN_IN, {"token": token})
-        return operator
-
-    async def ask(self, method: str, path: str, body: Any = None) -> Any:
-        url = self.base + path
-        async with self.http.request(method, url, json=body) as answer:
-            data = await answer.json()
-            if answer.status != 200:
-                said = data.get("error", {}).get("message", answer.status)
-                hint = f": {kept_in()}" if path == SIGN_IN and answer.status == 403 else ""
-                raise Unavailable(f"{path}: {said}{hint}")
-            return data
-
-
 @contextlib.asynccontextmanager
-async def _instance(settings: Settings, *, use_running: bool) -> AsyncIterator[tuple[Any, str]]:
-    """The addresses and the operator's token of a Toolgate to play on."""
+async def _instance(
+    settings: Settings, *, use_running: bool
+) -> AsyncIterator[tuple[Any, Operator]]:
+    """The addresses of a Toolgate to play on, and its operator."""
     if use_running:
-        kept = settings.home / "operator.token"
-        token = settings.operator_token.reveal() or (
-            kept.read_text().strip() if kept.is_file() else ""
-        )
-        if not token:
-            raise Misconfigured(f"there is no operator's token in {settings.home}; set --home")
+        token = operator_token(settings)
         gateway = f"http://{host_in_url(settings)}:{settings.gateway_port}"
         ws = f"ws://{host_in_url(settings)}:{settings.ws_port}/ws"
-        yield {"ingress_ws": ws, "console": f"{gateway}/console"}, token
+        yield {"ingress_ws": ws}, Operator(gateway, token)
         return
     with tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home:
         token = "token-of-the-demo"  # noqa: S105 - of an installation that lives for seconds
@@ -128,7 +100,8 @@ async def _instance(settings: Settings, *, use_running: bool) -> AsyncIterator[t
         )
         starting = asyncio.create_task(start_everything(private))
         try:
-            yield (await asyncio.shield(starting)).urls, token
+            urls = (await asyncio.shield(starting)).urls
+            yield urls, Operator(urls["gateway"], token)
         finally:
             # Also where Ctrl-C came while it began: what is half begun would go on writing into a
             # directory that is about to be removed.
@@ -165,26 +138,21 @@ async def _unasked(event: wire.ApprovalRequired) -> None:
 
 async def _play(settings: Settings, tell: Teller, *, use_running: bool) -> None:
     async with (
-        _instance(settings, use_running=use_running) as (urls, token),
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True),  # a step may outlast a kept one
-            cookie_jar=aiohttp.CookieJar(unsafe=True),
-            headers={"X-Toolgate-Console": "1"},
-        ) as http,
+        _instance(settings, use_running=use_running) as (urls, operator),
         connect(urls["ingress_ws"], user_id="demo", api_key=settings.api_key.reveal()) as session,
     ):
-        operator = await Operator.sign_in(http, urls["console"], token)
+        await asyncio.to_thread(operator.data, "GET", "/policy")  # a wrong token is told at once
         tell.step("A client connects")
         tell.fact("ingress", urls["ingress_ws"])
         tell.fact("session", session.session_id)
         await _calls(session, operator, tell)
         await _browse(session, tell)
         tell.step("Anyone can check the evidence")
-        found = await operator.ask("POST", "/evidence/verify", {})
+        found = await asyncio.to_thread(operator.data, "POST", "/evidence/verify")
         if found["problems"]:
             raise Unavailable(f"the evidence does not fit: {found['problems'][0]}")
         count = f"{found['size']} records, {found['artifacts']} artifacts"
-        tell.fact("verified", f"{count} in {found['took_ms']} ms", style="green")
+        tell.fact("verified", f"{count} in {found['tookMs']} ms", style="green")
 
 
 async def _calls(session: Session, operator: Operator, tell: Teller) -> None:
@@ -197,11 +165,9 @@ async def _calls(session: Session, operator: Operator, tell: Teller) -> None:
 
     async def approve(event: wire.ApprovalRequired) -> None:
         tell.fact("asks", event.reason, style="yellow")
-        await operator.ask(
-            "POST",
-            f"/approvals/{event.approval_id}/decide",
-            {"approve": True, "reason": "it is only a demo"},
-        )
+        path = f"/approvals/{event.approval_id}/decide"
+        answer = {"decision": "approve", "reason": "it is only a demo"}
+        await asyncio.to_thread(operator.data, "POST", path, answer)
         tell.fact("approved", "by the operator, for exactly this call, once", style="green")
 
     said = await _say(session, _call("shell", command=CHANGE), asked=approve)

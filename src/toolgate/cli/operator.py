@@ -45,6 +45,11 @@ class Operator:
     def data(self, method: str, path: str, body: Any = None) -> Any:
         return self.ask(method, path, body)["data"]
 
+    def file(self, path: str) -> bytes:
+        with self._open("GET", path) as got:
+            content: bytes = got.read()
+            return content
+
     def lines(self, path: str) -> Iterator[str]:
         """A stream, line by line, until it ends; an open stream is never silent for TIMEOUT_S."""
         with self._open("GET", path) as got:
@@ -74,11 +79,11 @@ class _NotElsewhere(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def opener_for(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
+def opener_for(url: str) -> urllib.request.OpenerDirector:
     """An opener for this address. Loopback is reached directly: no proxy may get the token."""
     host = urllib.parse.urlsplit(url).hostname or ""
     direct = [urllib.request.ProxyHandler({})] if _is_this_machine(host) else []
-    return urllib.request.build_opener(_NotElsewhere, *direct, *handlers)
+    return urllib.request.build_opener(_NotElsewhere, *direct)
 
 
 def _is_this_machine(host: str) -> bool:
@@ -129,15 +134,16 @@ def refusal(
     url: str,
     *,
     setting: str = "OPERATOR_TOKEN",
-    unproven: HTTPStatus = HTTPStatus.UNAUTHORIZED,
 ) -> Refused | Unavailable:
-    """The gateway's refusal as an error of ours; `unproven` is its status for a wrong token."""
+    """The gateway's refusal as an error of ours."""
     with refused:
         try:
             said = json.loads(refused.read())["error"]["message"]
         except (OSError, ValueError, TypeError, KeyError):
             return Unavailable(f"no gateway answers at {url} ({refused}): see --url")
-    return Refused(f"{said}: {kept_in(setting)}" if refused.code == unproven else said)
+    return Refused(
+        f"{said}: {kept_in(setting)}" if refused.code == HTTPStatus.UNAUTHORIZED else said
+    )
 
 
 def kept_in(setting: str = "OPERATOR_TOKEN") -> str:
@@ -153,13 +159,13 @@ def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:
     @with_settings
     @functools.wraps(command)
     def wrapped(*args: Any, settings: Settings, url: str | None, **kwargs: Any) -> Any:
-        operator = Operator(gateway_url(settings, url), _token(settings))
+        operator = Operator(gateway_url(settings, url), operator_token(settings))
         return command(*args, operator=operator, **kwargs)
 
     return wrapped
 
 
-def _token(settings: Settings) -> str:
+def operator_token(settings: Settings) -> str:
     if settings.operator_token:
         return settings.operator_token.reveal()
     path: Path = settings.home / TOKEN_FILE

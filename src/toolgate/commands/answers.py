@@ -28,6 +28,8 @@ from toolgate.core.errors import (
     Unavailable,
 )
 from toolgate.http.asgi import BodyTooLarge
+from toolgate.policy.model import InvalidPolicy
+from toolgate.tasks.state import TaskFailed
 
 Code = wire.ErrorCode
 Headers = tuple[tuple[str, str], ...]
@@ -83,6 +85,7 @@ CODES: Final[Mapping[type[Exception], tuple[wire.ErrorCode, int]]] = {
     NotImplementedHere: (Code.NOT_IMPLEMENTED, 501),
     Unavailable: (Code.INTERNAL, 500),
     Misconfigured: (Code.INTERNAL, 500),
+    TaskFailed: (Code.INVALID_REQUEST, 400),
     ToolgateError: (Code.INTERNAL, 500),
 }
 
@@ -116,6 +119,8 @@ def _readable(error: Exception) -> str:
 def _data_of(error: Exception) -> Any:
     if isinstance(error, AuthRequired) and error.pending is not None:
         return wire.PairingWanted(code=error.pending.code, expires_at=error.pending.expires_at)
+    if isinstance(error, InvalidPolicy):
+        return wire.PolicyChecked(problems=list(error.problems))
     return None
 
 

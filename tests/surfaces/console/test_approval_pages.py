@@ -15,7 +15,7 @@ from toolgate.policy.model import Decision, Effect
 from toolgate.runs import records
 from toolgate.runs.runs import Runs
 from toolgate.surfaces.console.approvals import LOOKED_AT, SHOWN, ApprovalPages
-from toolgate.surfaces.console.parts import Parts
+from toolgate.surfaces.console.context import ConsoleContext
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.tools.approval_records import Approvals
@@ -34,7 +34,7 @@ class NoEvidence:
         raise NotFound("artifact", ref)
 
 
-async def asking(count: int) -> Parts:
+async def asking(count: int) -> ConsoleContext:
     clock, evidence = FakeClock(), NoEvidence()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
     approvals = Approvals(journal, cast(Evidence, evidence), clock)
@@ -45,7 +45,7 @@ async def asking(count: int) -> Parts:
         await journal.commit(*operations)
     await approvals.decide("apr_req_00000", approve=True, decided_by="operator")
     parts = SimpleNamespace(journal=journal, clock=clock, approvals=approvals, evidence=evidence)
-    return cast(Parts, parts)
+    return cast(ConsoleContext, parts)
 
 
 async def test_more_than_a_page_of_approvals_are_counted_and_none_is_called_decided() -> None:

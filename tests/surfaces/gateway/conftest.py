@@ -16,6 +16,7 @@ from tests.support.upstreams import FakeUpstreams
 from toolgate.access.rate_limits import RateLimits
 from toolgate.access.ratelimit import Rate
 from toolgate.access.registry import Registry
+from toolgate.access.sign_in import SignIn
 from toolgate.access.signatures import verify_ed25519
 from toolgate.core.clock import Clock
 from toolgate.core.ids import Owner
@@ -226,6 +227,7 @@ async def open_door(
             runs=runs,
             upstreams=upstreams,
             registry=gate.registry,
+            sign_in=SignIn(OPERATOR, clock, journal),
             limits=gate.limits,
             wake_at=dispatcher.wake_at,
             verify=verify_ed25519,

@@ -7,11 +7,18 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 
-from toolgate.contracts import executor_v0 as wire
 from toolgate.core.errors import Damaged, NotFound
-from toolgate.surfaces.console.parts import COUNTED, OPERATOR, Answer, Parts, body_of, is_run
+from toolgate.surfaces.console.context import (
+    COUNTED,
+    OPERATOR,
+    Answer,
+    ConsoleContext,
+    body_of,
+    is_run,
+)
 from toolgate.tools import approval_records as kept
 from toolgate.tools.approvals import Approval
+from toolgate.tools.responses import Artifact, refs_of
 
 SHOWN: Final = 200  # of those that wait, the oldest: each with its whole call
 RECENT: Final = 50
@@ -47,11 +54,11 @@ def shown_approval(approval: Approval) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPages:
-    parts: Parts
+    context: ConsoleContext
 
     async def listed(self, _: Request) -> Answer:
-        now = self.parts.clock.now_ms()
-        pending = await self.parts.approvals.pending(limit=COUNTED)
+        now = self.context.clock.now_ms()
+        pending = await self.context.approvals.pending(limit=COUNTED)
         return {
             "now": now,
             "total": len(pending),
@@ -61,38 +68,36 @@ class ApprovalPages:
 
     async def waiting(self, _: Request) -> Answer:
         """The number of waiting approvals; every page shows it and asks again at each change."""
-        return {"total": len(await self.parts.approvals.pending(limit=COUNTED))}
+        return {"total": len(await self.context.approvals.pending(limit=COUNTED))}
 
     async def _decided(self) -> list[Approval]:
         """The approvals decided last, by time: ids do not say it, because services choose their own."""
-        events = await self.parts.journal.read_back(kept.STREAM, limit=LOOKED_AT)
+        events = await self.context.journal.read_back(kept.STREAM, limit=LOOKED_AT)
         decided = (kept.decode(event.data) for event in events if event.type != kept.ASKED)
         return [*islice(decided, RECENT)]
 
     async def one(self, request: Request) -> Answer:
-        approval = await self.parts.approvals.get(request.path_params["id"])
-        return {"now": self.parts.clock.now_ms(), **await self._with_call(approval)}
+        approval = await self.context.approvals.get(request.path_params["id"])
+        return {"now": self.context.clock.now_ms(), **await self._with_call(approval)}
 
     async def decide(self, request: Request) -> Answer:
         word = await body_of(request, Word)
-        approval = await self.parts.approvals.get(request.path_params["id"])
-        await self.parts.gate.decide_approval(
+        approval = await self.context.approvals.get(request.path_params["id"])
+        await self.context.gate.decide_approval(
             approval.approval_id, approve=word.approve, decided_by=OPERATOR, reason=word.reason
         )
-        return shown_approval(await self.parts.approvals.get(approval.approval_id))
+        return shown_approval(await self.context.approvals.get(approval.approval_id))
 
     async def _with_call(self, approval: Approval) -> dict[str, Any]:
         """The approval, with the call exactly as it was asked for except its secrets."""
-        ref = wire.EVIDENCE_REF.format(
-            request_id=approval.request_id, artifact=wire.Artifact.REQUEST
-        )
+        (ref,) = refs_of(approval.request_id, [Artifact.REQUEST])
         try:
-            call = msgspec.json.decode(await self.parts.evidence.fetch(ref))
+            call = msgspec.json.decode(await self.context.evidence.fetch(ref))
         except (NotFound, Damaged, msgspec.DecodeError):
             call = None
         return {**await self._shown(approval), "call": call}
 
     async def _shown(self, approval: Approval) -> dict[str, Any]:
         """The approval, with its run only if that has a page."""
-        run_id = approval.run_id if await is_run(self.parts.journal, approval.run_id) else ""
+        run_id = approval.run_id if await is_run(self.context.journal, approval.run_id) else ""
         return {**shown_approval(approval), "run_id": run_id}

@@ -12,6 +12,7 @@ from toolgate.access.rate_limits import RATES, RateLimits
 from toolgate.access.ratelimit import Rate
 from toolgate.access.registry import Registry
 from toolgate.access.revocations import REVOCATIONS
+from toolgate.access.sign_in import SignIn
 from toolgate.commands.commands import Commands
 from toolgate.commands.planners.agent import AgentPlanner
 from toolgate.commands.planners.mcp import McpPlanner, OwnServer
@@ -79,6 +80,7 @@ class Foundations:
     runs: Runs
     upstreams: Upstreams
     registry: Registry
+    sign_in: SignIn
     limits: CapabilityLimits
     wake_at: Callable[[int], None] = lambda _due: None
     last_at: Callable[[str], int | None] = lambda _kind: None
@@ -193,7 +195,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,
         ),
-        doors=Doors(registry, pairing, options.hosts),
+        doors=Doors(registry, pairing, on.sign_in, options.hosts),
         commands=commands,
         events=events,
         trail=on.audit,

@@ -236,6 +236,13 @@ class Gateway:
     async def _identify(
         self, access: Access, headers: RawHeaders, scope: asgi.Scope
     ) -> Identity | None:
+        if b"cookie" in headers and (operator := self.doors.signed_in(scope, access)) is not None:
+            return operator
+        return await self._by_token(access, headers, scope)
+
+    async def _by_token(
+        self, access: Access, headers: RawHeaders, scope: asgi.Scope
+    ) -> Identity | None:
         return await self.doors.identify(
             self.doors.credentials(headers),
             access,
@@ -267,13 +274,15 @@ class Gateway:
         result = await route.handle(call)
         extra = result.extra
         if extra.bare:
-            return Reply(extra.status, wire.encode(result.data), extra.headers)
+            is_file = isinstance(result.data, bytes)
+            body = result.data if is_file else wire.encode(result.data)
+            return Reply(extra.status, body, extra.headers)
         return success(result.data, call.trace_id, status=extra.status, headers=extra.headers)
 
     async def _stream(
         self, headers: RawHeaders, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
     ) -> bool:
-        identity = await self._identify(Access.READER, headers, scope)
+        identity = await self._by_token(Access.READER, headers, scope)
         assert identity is not None
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         since = self.events.cursor_of(text(headers, _LAST_EVENT_ID) or query.get("since"))
@@ -382,9 +391,11 @@ async def _gone(receive: asgi.Receive) -> None:
 
 
 async def _send(send: asgi.Send, reply: Reply) -> None:
-    headers = [_JSON, (b"content-length", b"%d" % len(reply.body))]
-    for name, value in reply.headers:
-        headers.append((_NAMES.get(name) or name.lower().encode(), value.encode()))
+    given = [
+        (_NAMES.get(name) or name.lower().encode(), value.encode()) for name, value in reply.headers
+    ]
+    kind = () if any(name == _JSON[0] for name, _ in given) else (_JSON,)
+    headers = [*kind, (b"content-length", b"%d" % len(reply.body)), *given]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
 

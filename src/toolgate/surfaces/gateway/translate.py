@@ -9,6 +9,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
 from toolgate.core.enums import Isolation, Level
 from toolgate.core.errors import Invalid
+from toolgate.runs.records import RunLine
 from toolgate.tools.capabilities import Capability, Mount, Server
 from toolgate.tools.upstream.pins import Pin
 
@@ -53,17 +54,21 @@ def pending_out(pending: Pending) -> wire.PendingDevice:
     )
 
 
-def capability_in(wanted: wire.CapabilityRegister, *, now: int) -> Capability:
+def capability_in(
+    wanted: wire.CapabilityRegister, known: Capability | None, *, now: int
+) -> Capability:
+    """The capability that is to be registered; members left out are as `known` has them."""
+    before = known or Capability(wanted.capability_id, wanted.scope, wanted.level, updated_at=now)
     return Capability(
         capability_id=wanted.capability_id,
         scope=wanted.scope,
         level=wanted.level,
         updated_at=now,
         rate=_rate(wanted.rate_limit),
-        version=wanted.version,
-        owner=wanted.owner,
-        expires_at=wanted.expires_at,
-        status=wanted.status,
+        version=given(wanted.version, before.version),
+        owner=given(wanted.owner, before.owner),
+        expires_at=given(wanted.expires_at, before.expires_at),
+        status=given(wanted.status, before.status),
         server=None if isinstance(wanted.server, UnsetType) else server_in(wanted.server),
     )
 
@@ -83,9 +88,10 @@ def server_in(server: wire.McpServer) -> Server:
     )
 
 
-def capability_out(capability: Capability) -> wire.Capability:
-    rate = capability.rate
-    return wire.Capability(
+def capability_out(capability: Capability, *, whole: bool = False) -> wire.Capability:
+    """A capability as it is shown; `whole`: with its server, but not the server's secrets."""
+    rate, server = capability.rate, capability.server
+    shown = wire.Capability(
         capability_id=capability.capability_id,
         scope=capability.scope,
         level=capability.level,
@@ -99,6 +105,31 @@ def capability_out(capability: Capability) -> wire.Capability:
         updated_at=capability.updated_at,
         isolation=capability.isolation or UNSET,
         reason=capability.reason or UNSET,
+    )
+    if not whole or server is None:
+        return shown
+    return replace(
+        shown,
+        server=server.url or " ".join((server.command, *server.args)),
+        mounts=[str(mount) for mount in server.mounts],
+        egress=list(server.egress),
+    )
+
+
+def run_summary(line: RunLine) -> wire.RunSummary:
+    return wire.RunSummary(
+        run_id=line.run_id,
+        session_id=line.session_id,
+        agent_id=line.agent_id,
+        status=line.status,
+        created_at=line.started_at,
+        updated_at=line.ended_at or line.started_at,
+        user_id=line.user_id,
+        preview=line.preview,
+        code=line.code,
+        message=line.message,
+        total_tokens=line.total_tokens,
+        ended_at=line.ended_at or UNSET,
     )
 
 

@@ -2,36 +2,37 @@
 
 import { t } from "./lang.js";
 
-const API = "/console/api";
+// A path is a route of the gateway (docs/reference/routes.md); `~` begins one of the console's own.
+const at = (path) => path.replace(/^~/, "/console/api");
 
 export class Failed extends Error {
-  constructor(status, error) {
+  constructor(status, error, problems = []) {
     super(error?.message || `HTTP ${status}`);
     this.status = status;
     this.code = error?.code || "";
-    this.problems = error?.problems || [];
+    this.problems = problems;
   }
 }
 
 let signedOut = () => {};
 export const onSignedOut = (act) => { signedOut = act; };
 
-async function ask(method, path, body) {
+async function ask(method, path, body, read = (answer) => answer.json().catch(() => ({}))) {
   const headers = { "X-Toolgate-Console": "1" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(API + path, {
+    answer = await fetch(at(path), {
       method, headers, credentials: "same-origin",
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch {
     throw new Failed(0, { code: "offline", message: t("The server does not answer.") });
   }
-  const data = await answer.json().catch(() => ({}));
-  if (answer.ok) return data;
+  if (answer.ok) { const told = await read(answer); return told.traceId ? told.data : told; }
   if (answer.status === 401) signedOut();
-  throw new Failed(answer.status, data.error);
+  const told = await answer.json().catch(() => ({}));
+  throw new Failed(answer.status, told.error, told.data?.problems);
 }
 
 // What is asked for is drawn over what is there. A button that is being pressed must stay until it is
@@ -51,6 +52,16 @@ export const get = async (path, query) => {
 export const post = (path, body = {}) => ask("POST", path, body);
 export const put = (path, body) => ask("PUT", path, body);
 export const remove = (path) => ask("DELETE", path);
+export const file = (path) => ask("GET", path, undefined, (answer) => answer.blob());
+
+// A link that saves a file; a plain one could not say that it comes from this page.
+export const download = (path, name) => async () => {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await file(path));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+};
 
 // One stream for the whole page. It is opened anew where another run is watched; the browser itself
 // reconnects, and says which event it saw last. A tab that nobody sees has none: a browser opens six
@@ -76,7 +87,7 @@ class Live extends EventTarget {
     const query = new URLSearchParams();
     if (run) query.set("run", run);
     if (this.#last) query.set("after", this.#last);
-    this.#source = new EventSource(`${API}/live?${query}`);
+    this.#source = new EventSource(`${at("~/live")}?${query}`);
     this.#source.onopen = () => this.#is(true);
     this.#source.onerror = () => {
       this.#is(false);
@@ -90,7 +101,7 @@ class Live extends EventTarget {
 
   async #again() {
     if (!this.#source) return;
-    try { await get("/me"); this.open(this.#run); } catch (failed) { if (failed.status !== 401) setTimeout(() => this.#again(), 2000); }
+    try { await get("~/me"); this.open(this.#run); } catch (failed) { if (failed.status !== 401) setTimeout(() => this.#again(), 2000); }
   }
 
   close() {

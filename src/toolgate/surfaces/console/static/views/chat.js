@@ -107,7 +107,7 @@ export async function show(context) {
       run.approvals.get(message.approval_id)?.remove();
       const word = (decision) => () => { saySurely(message.approval_id, "approval_decision", { run_id: message.run_id, approval_id: message.approval_id, decision }); node.querySelectorAll("button").forEach((one) => one.remove()); };
       const call = h("div", { class: "call" }, mono(message.args_summary));
-      get(`/approvals/${encodeURIComponent(message.approval_id)}`).then((one) => { if (one.call) { put(call, mono(one.tool), json(one.call.args, t("Exactly what would be done"))); bottom(); } }).catch(() => {}); // what was said is a summary
+      get(`~/approvals/${encodeURIComponent(message.approval_id)}`).then((one) => { if (one.call) { put(call, mono(one.tool), json(one.call.args, t("Exactly what would be done"))); bottom(); } }).catch(() => {}); // what was said is a summary
       const node = show(h("div", { class: "bubble" }, h("div", { class: "who" }, t("The policy asks a person")), call, message.reason ? h("div", { class: "hint" }, plain(message.reason)) : null,
         h("div", { class: "actions" }, button(t("Approve"), word("approve"), { small: true }), button(t("Reject"), word("reject"), { small: true, tone: "danger" }))));
       run.approvals.set(message.approval_id, node);
