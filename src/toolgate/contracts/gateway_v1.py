@@ -575,19 +575,16 @@ class McpServer(CamelWire):
 
 
 class CapabilityRegister(CamelWire):
-    """`rateLimit` as a number is per minute. `server` is ours: an upstream to be called.
-
-    The members that may be left out stay as they were registered before.
-    """
+    """`rateLimit` as a number is per minute. `server` is ours: an upstream to be called."""
 
     capability_id: Id
     scope: str
     level: Level
     rate_limit: Positive | RateLimit | None = None
-    version: str | UnsetType = UNSET
-    owner: str | UnsetType = UNSET
-    expires_at: UnixMs | UnsetType | None = UNSET
-    status: HealthStatus | UnsetType = UNSET
+    version: str = ""
+    owner: str = ""
+    expires_at: UnixMs | None = None
+    status: HealthStatus = HealthStatus.HEALTHY
     server: McpServer | UnsetType = UNSET
 
 
@@ -603,6 +600,7 @@ class Capability(CamelWire):
     updated_at: UnixMs
     isolation: Isolation | UnsetType = UNSET  # of a program
     reason: str | UnsetType = UNSET  # why its server is not healthy
+    registered_status: HealthStatus | UnsetType = UNSET  # for the operator: before any check
     server: str | UnsetType = UNSET  # for the operator: its command line or its address
     mounts: list[str] | UnsetType = UNSET  # for the operator
     egress: list[str] | UnsetType = UNSET  # for the operator

@@ -370,7 +370,7 @@ async def test_enter_saves_what_a_dialog_asks_for_and_a_refusal_is_in_front_of_i
     await dialog.get_by_label(re.compile("^Mounts")).fill("nowhere")
     await name.press("Enter")
     toast = page.locator(".toast")
-    await expect(toast).to_contain_text("nowhere")
+    await expect(toast).to_contain_text("a command or a URL")
     assert await toast.evaluate(IS_IN_FRONT)
     await dialog.get_by_label("Server").select_option("")
     await name.press("Enter")

@@ -39,5 +39,5 @@ class AuditRoutes:
         page = await self.audit.query(AuditQuery.parse(call.query))
         named = {str(row.metadata.get("runId", "")) for row in page.items} - {""}
         agent_runs = [one for one in sorted(named) if await self.journal.get(RUNS, one)]
-        shown = {"items": page.items, "agentRuns": agent_runs}
-        return Result(shown | ({"nextCursor": page.next_cursor} if page.next_cursor else {}))
+        shown = {"items": page.items, "nextCursor": page.next_cursor, "agentRuns": agent_runs}
+        return Result({name: value for name, value in shown.items() if value or name == "items"})

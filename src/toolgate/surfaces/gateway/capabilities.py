@@ -61,12 +61,12 @@ class CapabilityRoutes:
         wanted: wire.CapabilityRegister = call.body
         check_id("capabilityId", wanted.capability_id)
         known = self.capabilities.registered(wanted.capability_id)
-        capability = capability_in(wanted, known, now=self.clock.now_ms())
+        capability = capability_in(wanted, now=self.clock.now_ms())
         is_operator = call.caller.who is Who.OPERATOR
         if not is_operator:
             self._check_script(wanted, known)
         kept = await self.capabilities.register(capability, by=call.caller.name)
-        return Result(capability_out(kept, whole=is_operator))
+        return Result(capability_out(kept, registered=kept if is_operator else None))
 
     def _check_script(self, wanted: wire.CapabilityRegister, known: Capability | None) -> None:
         """Refuse what a service token may not change, whatever its scope; raises Forbidden."""
@@ -78,8 +78,14 @@ class CapabilityRoutes:
             raise Forbidden(f"only the operator may register a level below {before}")
 
     async def _list(self, call: Call) -> Result:
-        whole = call.caller.who is Who.OPERATOR
-        found = [capability_out(one, whole=whole) for one in self.capabilities.all()]
+        is_operator = call.caller.who is Who.OPERATOR
+        found = [
+            capability_out(
+                one,
+                registered=self.capabilities.registered(one.capability_id) if is_operator else None,
+            )
+            for one in self.capabilities.all()
+        ]
         return Result(wire.CapabilityList(items=found))
 
     async def _remove(self, call: Call) -> Result:

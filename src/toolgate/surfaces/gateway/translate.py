@@ -54,21 +54,17 @@ def pending_out(pending: Pending) -> wire.PendingDevice:
     )
 
 
-def capability_in(
-    wanted: wire.CapabilityRegister, known: Capability | None, *, now: int
-) -> Capability:
-    """The capability that is to be registered; members left out are as `known` has them."""
-    before = known or Capability(wanted.capability_id, wanted.scope, wanted.level, updated_at=now)
+def capability_in(wanted: wire.CapabilityRegister, *, now: int) -> Capability:
     return Capability(
         capability_id=wanted.capability_id,
         scope=wanted.scope,
         level=wanted.level,
         updated_at=now,
         rate=_rate(wanted.rate_limit),
-        version=given(wanted.version, before.version),
-        owner=given(wanted.owner, before.owner),
-        expires_at=given(wanted.expires_at, before.expires_at),
-        status=given(wanted.status, before.status),
+        version=wanted.version,
+        owner=wanted.owner,
+        expires_at=wanted.expires_at,
+        status=wanted.status,
         server=None if isinstance(wanted.server, UnsetType) else server_in(wanted.server),
     )
 
@@ -88,8 +84,10 @@ def server_in(server: wire.McpServer) -> Server:
     )
 
 
-def capability_out(capability: Capability, *, whole: bool = False) -> wire.Capability:
-    """A capability as it is shown; `whole`: with its server, but not the server's secrets."""
+def capability_out(
+    capability: Capability, *, registered: Capability | None = None
+) -> wire.Capability:
+    """A capability as it is shown; for the operator as `registered`, too, but for its secrets."""
     rate, server = capability.rate, capability.server
     shown = wire.Capability(
         capability_id=capability.capability_id,
@@ -106,7 +104,10 @@ def capability_out(capability: Capability, *, whole: bool = False) -> wire.Capab
         isolation=capability.isolation or UNSET,
         reason=capability.reason or UNSET,
     )
-    if not whole or server is None:
+    if registered is None:
+        return shown
+    shown = replace(shown, registered_status=registered.status)
+    if server is None:
         return shown
     return replace(
         shown,

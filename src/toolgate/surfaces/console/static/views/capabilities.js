@@ -38,7 +38,7 @@ function edit(known, done) {
   const form = h("form", { class: "stack" }, h("div", { class: "form" }, field(t("Name"), id, t("Its tools are called {name}.TOOL", { name: "mcp.docs" })), field(t("Scope"), scope), field(t("Level"), level), field(t("Calls a minute"), rate)), field(t("Server"), kind), server);
   const save = async () => {
     if (!form.reportValidity()) return;
-    const body = { capabilityId: id.value, level: level.value, scope: scope.value, rateLimit: rate.value ? { ...known?.rateLimit, limit: Number(rate.value) } : null };
+    const body = { ...(known && { version: known.version, owner: known.owner, expiresAt: known.expiresAt, status: known.registeredStatus }), capabilityId: id.value, level: level.value, scope: scope.value, rateLimit: rate.value ? { ...known?.rateLimit, limit: Number(rate.value) } : null };
     if (kind.value === "command") body.server = { command: command.value.trim(), args: lines(args.value), env: pairs(secrets.value), isolation: isolation.value, mounts: lines(mounts.value), egress: lines(egress.value) };
     if (kind.value === "url") body.server = { url: url.value.trim(), headers: pairs(secrets.value) };
     await post("/capabilities/register", body);
