@@ -1,6 +1,9 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+RUN_STAMP := .venv/.installed-run
+LLM_STAMP := .venv/.installed-llm
 STAMP := .venv/.installed
 BENCH_STAMP := .venv/.installed-bench
 NPM_STAMP := tests/node/node_modules/.installed
@@ -9,22 +12,31 @@ PART ?=
 # Without .pyc files every start of a process takes much longer.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup system packages run test test-fast soak check bench map docs pictures format lock clean
+.PHONY: help setup system packages llm run dist test test-fast soak check bench map docs pictures format lock clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 setup: $(STAMP)  ## Install Toolgate and its tools into .venv
 
-$(STAMP): requirements.lock pyproject.toml
-	@echo "Installing into .venv; the first time this takes a minute or two"
+$(RUN_STAMP): requirements-run.lock pyproject.toml
+	@echo "Installing into .venv; the first time this takes up to a minute"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
+	$(PIP) install --no-deps --require-hashes -r requirements-run.lock
+	$(PIP) install --no-deps --no-build-isolation --no-index -e .
+	@touch $@
+
+$(LLM_STAMP): $(RUN_STAMP) requirements-image.lock
+	$(PIP) install --no-deps --require-hashes -r requirements-image.lock
+	@touch $@
+
+$(STAMP): $(RUN_STAMP) requirements.lock
+	@echo "Installing what the tests need"
+	$(PIP) install --no-deps --require-hashes -r requirements.lock
 	@touch $@
 
 $(BENCH_STAMP): $(STAMP) requirements-bench.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-bench.lock
+	$(PIP) install --no-deps --require-hashes -r requirements-bench.lock
 	@touch $@
 
 system:  ## Install the system's parts: Chromium, bubblewrap, Docker (Debian, as root)
@@ -35,7 +47,9 @@ packages: $(NPM_STAMP)  ## Install what the tests take from npm
 $(NPM_STAMP): $(STAMP) tests/node/package.json tests/node/package-lock.json
 	sh tools/install-npm-packages.sh
 
-run: setup  ## Start Toolgate on its embedded defaults
+llm: $(LLM_STAMP)  ## Install what the assistant needs to call a model
+
+run: $(RUN_STAMP) $(if $(TOOLGATE_MODEL),llm)  ## Start Toolgate on its embedded defaults
 	$(BIN)/toolgate up
 
 test: setup system packages  ## Run every test
@@ -75,13 +89,17 @@ format: setup  ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+LOCK := uv pip compile pyproject.toml --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
+
 lock:  ## Pin the dependencies again (needs uv)
-	uv pip compile pyproject.toml --extra llm --extra browser --extra dev \
-	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements.lock
-	uv pip compile pyproject.toml --extra llm --extra browser -c requirements.lock \
-	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements-image.lock
-	uv pip compile pyproject.toml --all-extras -c requirements.lock \
-	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements-bench.lock
+	$(LOCK) --extra llm --extra browser --extra dev --group install -o requirements.lock
+	$(LOCK) --extra browser --group install -c requirements.lock -o requirements-run.lock
+	$(LOCK) --extra llm --extra browser -c requirements.lock -o requirements-image.lock
+	$(LOCK) --all-extras --group install -c requirements.lock -o requirements-bench.lock
+
+dist: $(STAMP)  ## Build the wheel and the sdist into dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
 
 clean:  ## Remove everything that make created
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node/node_modules

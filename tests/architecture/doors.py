@@ -17,6 +17,7 @@ LISTENERS = {"ingress_ws", "ingress_internal", "orchestrator", "gateway", "mcp",
 NOT_A_CALL = {  # why: the doors by which no tool can be called
     "Shows what is there": """
         GET /health
+        GET /ready
         GET /metrics
         GET /status
         GET /runs

@@ -5,7 +5,6 @@ import contextlib
 import json
 import signal
 import socket
-import sys
 from pathlib import Path
 from subprocess import PIPE
 from urllib.parse import urlsplit
@@ -238,27 +237,3 @@ async def test_alone_over_http_the_caller_is_loopback_and_what_asks_is_refused_t
     assert [(row.actor, row.resource_id) for row in rows.items] == [
         ("user:loopback", "browser.screenshot_page")
     ]
-
-
-WITHOUT_THE_EXTRA = """
-import sys
-sys.modules["mcp"] = None
-sys.argv = ["toolgate", "browser", "--stdio"]
-from toolgate.cli.main import main
-main()
-"""
-
-
-async def test_without_its_extra_it_says_what_it_needs(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        WITHOUT_THE_EXTRA,
-        env=environment({"TOOLGATE_HOME": str(tmp_path)}),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    told, said = await asyncio.wait_for(process.communicate(), PATIENCE)
-    assert (process.returncode, told) == (2, b"")
-    assert "toolgate[browser]" in said.decode()

@@ -9,6 +9,8 @@ import pytest
 
 from tests.e2e.ways import TOGETHER, Running, eventually, installed
 
+STATES = ("journal_failing", "journal_works_again")
+
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
@@ -76,6 +78,7 @@ async def test_a_full_disk_shows_in_health_and_ready_and_passes(
         assert (await other.hear_until("done", "error"))[-1]["type"] == "done"
         assert await conditions(running) == [(200, False)] * 2
     lines = capfd.readouterr().err.splitlines()
-    for state in ("journal_failing", "journal_works_again"):
-        assert len([line for line in lines if f" {state}" in line]) == 1, lines
-    assert len(lines) < 10, lines
+    # A short commit may still fit after a long one did not, so the state may change more than once.
+    states = [state for line in lines for state in STATES if f" {state}" in line]
+    assert states == [*STATES] * (len(states) // 2) != [], lines
+    assert len(lines) < 30, lines

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOCKS = (
     "requirements.lock",
+    "requirements-run.lock",
     "requirements-image.lock",
     "requirements-bench.lock",
     "tests/node/package-lock.json",
@@ -44,21 +45,23 @@ def test_a_lock_is_installed_as_it_stands(recipe: str) -> None:
     # Left to resolve, pip takes the newest release of a package that another one asks for with an
     # extra, finds no hash for it and stops: each new release of such a package would break setup.
     lines = (ROOT / recipe).read_text().splitlines()
-    installs = [line for line in lines if "--require-hashes" in line]
+    installs = [line for line in lines if " install " in line and "--require-hashes" in line]
     assert installs
     assert [line for line in installs if "--no-deps" not in line] == []
 
 
-def test_the_image_has_what_was_tested_and_none_of_what_tests_it() -> None:
-    tested, image = pins("requirements.lock"), pins("requirements-image.lock")
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=!~ ]", each)[0] for each in requirements}
+
+
+def test_the_image_and_make_run_have_what_was_tested_and_none_of_what_tests_it() -> None:
+    tested = pins("requirements.lock")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-
-    def names(requirements: list[str]) -> set[str]:
-        return {re.split(r"[\[<>=!~ ]", each)[0] for each in requirements}
-
-    assert image.items() <= tested.items()
-    assert names(project["dependencies"]) <= image.keys()
-    for extra in ("llm", "browser"):
-        assert names(extras[extra]) <= image.keys()
-    assert not names(extras["dev"]) & image.keys()
+    for lock, has in {"image": ("llm", "browser"), "run": ("browser",)}.items():
+        installed = pins(f"requirements-{lock}.lock")
+        assert installed.items() <= tested.items()
+        assert names(project["dependencies"]) <= installed.keys()
+        for extra in ("llm", "browser", "dev"):
+            assert (names(extras[extra]) <= installed.keys()) == (extra in has), (lock, extra)
+        assert not names(extras["dev"]) & installed.keys()

@@ -30,14 +30,11 @@ def command(door: str | None, port: int | None) -> None:
     """Browser tasks over MCP: stdio with trust `local`, SSE and HTTP with trust `remote`."""
     if door is None:
         raise click.UsageError("say how to serve: --stdio, --sse or --http")
-    try:
-        given = {} if port is None else {"GATEWAY_PORT": str(port)}
-        settings = load(given, in_user_data=True)
-        patterns = configure_logs(settings)
-        serve = _serve_stdio if door == "stdio" else _serve_http
-        asyncio.run(serve(settings, patterns))
-    except ModuleNotFoundError as missing:
-        raise Misconfigured("this needs the extra toolgate[browser]") from missing
+    given = {} if port is None else {"GATEWAY_PORT": str(port)}
+    settings = load(given, in_user_data=True)
+    patterns = configure_logs(settings)
+    serve = _serve_stdio if door == "stdio" else _serve_http
+    asyncio.run(serve(settings, patterns))
 
 
 async def _serve_stdio(settings: Settings, patterns: SecretPatterns) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import importlib.util
 import json
 import os
 import shutil
@@ -33,6 +34,10 @@ REASON: Final = "it is installed, and says itself for what reason it does not wo
 OLDEST_PYTHON: Final = (3, 11)
 OTHER_HOME: Final = "set TOOLGATE_HOME, or --home, to a folder of your own"
 LEAST_DISK_BYTES: Final = 512 * 1024 * 1024  # ours: a busy day of journal and artifacts
+EXTRAS: Final = {  # a package of it, what it is for, and the setting that makes it necessary
+    "browser": ("playwright", "browser tasks that fill in forms or log in", ""),
+    "llm": ("pydantic_ai", "the agent `assistant`", "model"),
+}
 KEPT_POLICY: Final = "policy.yaml"  # in a home: what was put in force in the console
 PORTS: Final = {  # and what is in the health of who listens there
     "WS_PORT": ("ws_port", {"status", "connections"}),
@@ -152,12 +157,22 @@ def check_policy(settings: Settings) -> Finding:
     return Finding("policy", ok=True, detail=detail)
 
 
+def check_extras(settings: Settings) -> Iterator[Finding]:
+    for extra, (package, use, is_set) in EXTRAS.items():
+        there = importlib.util.find_spec(package) is not None
+        detail = use if there else f"{use}: not installed"
+        hint = "" if there else f"pip install 'toolgate[{extra}]' (in a clone: make setup)"
+        needed = bool(is_set and getattr(settings, is_set))
+        yield Finding(f"extra {extra}", there, detail, hint, needed)
+
+
 async def examine(settings: Settings, docker_url: str) -> list[Finding]:
     sandboxes = [await check_backend(name, docker_url=docker_url) for name in (BWRAP, DOCKER)]
     return [
         check_python(),
         *sandboxes,
         check_chromium(settings),
+        *check_extras(settings),
         *check_ports(settings),
         check_disk(settings),
         check_policy(settings),
@@ -175,7 +190,7 @@ def works(findings: list[Finding]) -> bool:
 @click.option("--json", "as_json", is_flag=True, help="Say it in JSON.")
 @with_settings
 def command(settings: table.Settings, *, docker_url: str, as_json: bool) -> None:
-    """Try what this machine offers: Python, sandboxes, Chromium, ports, disk, policy.
+    """Try what this machine offers: Python, sandboxes, Chromium, extras, ports, disk, policy.
 
     Fails where something is missing that Toolgate cannot do without, or no sandbox works.
     """

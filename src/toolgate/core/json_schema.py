@@ -21,7 +21,7 @@ def schema_errors(value: Any, schema: Mapping[str, Any]) -> list[str]:
     """What is wrong with the value, or with the schema; empty where nothing is."""
     if len(msgspec.json.encode(schema)) > MAX_SCHEMA:
         return [f"the schema is larger than {MAX_SCHEMA} bytes"]
-    # Comes with the MCP SDK, and is needed by few tasks.
+    # Imported late: it takes 50 ms, and few tasks need it.
     from jsonschema.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415
         SchemaError,
     )

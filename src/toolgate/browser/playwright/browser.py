@@ -255,8 +255,13 @@ class PlaywrightBrowser:
 
     async def _driver(self) -> "Playwright":
         if self._playwright is None:
-            # An extra, and 0.3 s to import: paid by the first task, not at start.
-            from playwright.async_api import async_playwright  # noqa: PLC0415
+            try:
+                # 0.3 s to import: paid by the first task, not at start.
+                from playwright.async_api import async_playwright  # noqa: PLC0415
+            except ModuleNotFoundError as missing:
+                raise Unavailable(
+                    "this task needs the extra `browser`: pip install 'toolgate[browser]'"
+                ) from missing
 
             async with asyncio.timeout(LAUNCH_S):
                 self._playwright = await async_playwright().start()

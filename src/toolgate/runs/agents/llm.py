@@ -92,7 +92,7 @@ class LlmAgent:
             try:
                 self._library = await asyncio.to_thread(_PydanticAi)
             except ImportError as missing:
-                why = "the assistant needs the extra toolgate[llm]"
+                why = "the assistant needs the extra `llm`: pip install 'toolgate[llm]'"
                 raise AgentFailed(FAILED, why) from missing
         pydantic_ai = self._library
         if self._model is None:

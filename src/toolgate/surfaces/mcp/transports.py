@@ -70,12 +70,7 @@ class McpDoors:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"no such thing here: {scope['type']}")
-        try:
-            opened = await self._opened()
-        except ImportError:
-            missing = Response("MCP needs the extra toolgate[browser]", status_code=503)
-            await missing(scope, receive, send)
-            return
+        opened = await self._opened()
         await opened.route(scope["path"])(opened.named(scope), receive, send)
 
     def end_streams(self) -> None:
@@ -269,7 +264,7 @@ async def serve_stdio(toolset: Toolset) -> None:
 
     The caller is whoever started the process.
     """
-    from mcp.server.stdio import stdio_server  # noqa: PLC0415 - a second of CPU, an extra
+    from mcp.server.stdio import stdio_server  # noqa: PLC0415 - a second of CPU
 
     from toolgate.surfaces.mcp.server import BrowserTools  # noqa: PLC0415 - imports the SDK
 

@@ -424,7 +424,7 @@ def _check_of(schema: dict[str, Any] | None) -> Callable[[Any], bool] | None:
     errors: Callable[[Any], Iterator[Any]] | None = None
 
     def fits(value: Any) -> bool:
-        # These come with the SDK. A schema costs milliseconds, and most tools are never called.
+        # Imported late: a schema costs milliseconds, and most tools are never called.
         from jsonschema.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415
             SchemaError,
         )
