@@ -701,9 +701,9 @@ class AuditRow(CamelWire):
 class AuditPage(CamelWire):
     items: list[AuditRow]
     next_cursor: Count | UnsetType = UNSET
-    agent_runs: list[str] = msgspec.field(
-        default_factory=list
-    )  # of the `runId`s in `items`, those that `GET /runs/{runId}` knows
+    agent_runs: list[str] | UnsetType = (
+        UNSET  # of the `runId`s, those that `GET /runs/{runId}` knows
+    )
 
 
 class GatewayAudit(CamelWire):
@@ -1031,6 +1031,7 @@ V2_METHODS: Final = {
     "command.get": "GET /command/{requestId}",
     "pairing.pending": "GET /pairing/pending",
     "pairing.approve": "POST /pairing/approve",
+    "pairing.reject": "POST /pairing/reject",
     "pairing.revoke": "POST /pairing/revoke",
     "capabilities.register": "POST /capabilities/register",
     "capabilities.list": "GET /capabilities",

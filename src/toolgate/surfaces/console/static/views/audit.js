@@ -21,7 +21,7 @@ export async function show(context) {
       { name: t("Action"), show: (row) => mono(row.action) }, { name: t("Who"), class: "clip", show: (row) => plain(row.actor) },
       { name: t("What"), class: "clip", show: (row) => (row.resourceId ? mono(row.resourceId) : "–") },
       { name: t("Decision"), show: (row) => (row.metadata.decision ? badge(row.metadata.decision) : "–") },
-      { name: t("Run"), show: (row) => (data.agentRuns.includes(row.metadata.runId) ? link(`/console/runs/${row.metadata.runId}`, shortId(row.metadata.runId)) : "–") },
+      { name: t("Run"), show: (row) => (data.agentRuns?.includes(row.metadata.runId) ? link(`/console/runs/${row.metadata.runId}`, shortId(row.metadata.runId)) : "–") },
       { name: "", class: "end", show: (row) => button(t("Details"), () => { const shown = dialog(`${row.action} #${row.id}`, json(row), button(t("Close"), () => shown.close(), { tone: "quiet" })); }, { tone: "quiet", small: true }) },
     ], data.items, { label: t("Audit") }) : empty(t("No rows match."), t("Take a filter away, or widen the time.")),
     h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null, data.nextCursor ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = data.nextCursor; return load(); }, { tone: "quiet" }) : null));
