@@ -100,6 +100,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate evidence export
         toolgate evidence show
         toolgate evidence verify
+        toolgate policy schema
         toolgate policy show
         toolgate settings
         toolgate targets list

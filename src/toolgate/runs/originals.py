@@ -12,6 +12,7 @@ import msgspec
 
 from toolgate.core.errors import NotFound
 from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
+from toolgate.journal.paging import all_rows
 from toolgate.runs.deliveries import TOOL_REQUEST, Delivery
 from toolgate.secrets.seal import Seal
 
@@ -42,11 +43,8 @@ class Originals:
 
     async def load(self) -> None:
         """Read the rows that an earlier process left."""
-        after = ""
-        while rows := await self.journal.scan(CALL_ARGS, after=after):
-            for row in rows:
-                self._open[row.key] = self._unseal(row.value)
-            after = rows[-1].key
+        async for row in all_rows(self.journal, CALL_ARGS):
+            self._open[row.key] = self._unseal(row.value)
 
     def put(self, call_id: str, run_id: str, args: dict[str, Any], *, expected: int = 0) -> Put:
         """The row of a call's arguments; `follow` copies it to memory."""

@@ -15,6 +15,7 @@ from toolgate.core.errors import Conflict, NotFound
 from toolgate.core.tools import ToolRequest
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put, Row
+from toolgate.journal.paging import all_rows
 from toolgate.policy.model import Decision
 from toolgate.tools.approvals import DEFAULT_TTL_MS, POLICY, Approval, askers, binding_of
 
@@ -51,16 +52,13 @@ class Approvals:
     async def pending(self, *, tenant: str = "", limit: int = 1000) -> list[Approval]:
         """The approvals that wait for a person, oldest first."""
         now = self._clock.now_ms()
-        found: list[Approval] = []
-        after = ""
-        while rows := await self._journal.scan(OPEN, after=after):
-            after = rows[-1].key
-            approvals = (decode(row.value).at(now) for row in rows)
-            found += [
-                approval
-                for approval in approvals
-                if approval.status is ApprovalStatus.PENDING and tenant in {"", approval.tenant}
-            ]
+        rows = all_rows(self._journal, OPEN)
+        approvals = [decode(row.value).at(now) async for row in rows]
+        found = (
+            approval
+            for approval in approvals
+            if approval.status is ApprovalStatus.PENDING and tenant in {"", approval.tenant}
+        )
         return sorted(found, key=lambda approval: approval.asked_at)[:limit]
 
     async def get_for(self, request: ToolRequest) -> Approval:

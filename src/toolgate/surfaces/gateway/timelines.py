@@ -11,6 +11,7 @@ from toolgate.core.enums import CallStatus
 from toolgate.core.errors import Damaged, NotFound
 from toolgate.evidence.evidence import STREAM, Evidence
 from toolgate.journal.journal import Journal
+from toolgate.journal.paging import all_events
 from toolgate.runs import records
 from toolgate.runs.conversations import retracted
 from toolgate.runs.deliveries import DELTA, STATE, read_update
@@ -164,18 +165,16 @@ async def _unfinished(state: RunState, journal: Journal) -> _Unfinished:
     }
     at = position = after = 0
     stream = records.session_stream(state.session_id)
-    while page := await journal.read(stream, after=after, subject=state.run_id):
-        for event in page:
-            if event.type == DELTA:
-                said.append(records.decode_members(event.data)["text"])
-                at, position = event.at, event.position
-            elif event.type == STATE and (update := read_update(event.data)) is not None:
-                if update.call_id in printed:
-                    printed[update.call_id].append(update.detail.delta)
-                    position = event.position
-            elif event.type == STATE and (back := retracted(event.data)):
-                said = ["".join(said)[:-back]]
-        after = page[-1].seq
+    async for event in all_events(journal, stream, after=after, subject=state.run_id):
+        if event.type == DELTA:
+            said.append(records.decode_members(event.data)["text"])
+            at, position = event.at, event.position
+        elif event.type == STATE and (update := read_update(event.data)) is not None:
+            if update.call_id in printed:
+                printed[update.call_id].append(update.detail.delta)
+                position = event.position
+        elif event.type == STATE and (back := retracted(event.data)):
+            said = ["".join(said)[:-back]]
     ended = sum(len(turn.text) for turn in state.turns)
     outputs = {call_id: "".join(parts) for call_id, parts in printed.items()}
     return _Unfinished("".join(said)[ended:], at, outputs, position)

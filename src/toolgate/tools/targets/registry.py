@@ -11,6 +11,7 @@ from toolgate.core.enums import Outcome, TargetKind
 from toolgate.core.errors import Conflict, NotFound, Refused
 from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.journal.journal import Delete, Journal, Operation, Put
+from toolgate.journal.paging import all_rows
 from toolgate.secrets.seal import Seal
 from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.tools.targets.targets import (
@@ -129,14 +130,8 @@ class Targets:
 
     async def _kept(self) -> dict[str, tuple[Target, int]]:
         """What was written, each with the version of its row."""
-        found: dict[str, tuple[Target, int]] = {}
-        after = ""
-        while True:
-            rows = await self._journal.scan(COLLECTION, after=after, limit=PAGE)
-            found |= {row.key: (self._opened(row.value), row.version) for row in rows}
-            if len(rows) < PAGE:  # nothing follows: one read for nearly everyone
-                return found
-            after = rows[-1].key
+        rows = all_rows(self._journal, COLLECTION)
+        return {row.key: (self._opened(row.value), row.version) async for row in rows}
 
     async def delete(self, target_id: str, *, also: Sequence[Operation] = ()) -> None:
         """Raises NotFound; Refused for the built-in one, which can only be disabled."""
