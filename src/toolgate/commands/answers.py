@@ -26,6 +26,7 @@ from toolgate.core.errors import (
     Refused,
     ToolgateError,
     Unavailable,
+    code_for,
 )
 from toolgate.http.asgi import BodyTooLarge
 from toolgate.policy.model import InvalidPolicy
@@ -99,15 +100,12 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, UNREADABLE):
         return Problem(Code.INVALID_REQUEST, _readable(error))
-    for kind in type(error).__mro__:
-        if kind in CODES:
-            code, status = CODES[kind]
-            if code is Code.INTERNAL:
-                break
-            return Problem(
-                code, str(error), status=status, data=_data_of(error), headers=_headers_of(error)
-            )
-    return Problem(Code.INTERNAL, "the gateway failed; see its log for this traceId")
+    code, status = code_for(error, CODES, (Code.INTERNAL, 500))
+    if code is Code.INTERNAL:
+        return Problem(Code.INTERNAL, "the gateway failed; see its log for this traceId")
+    return Problem(
+        code, str(error), status=status, data=_data_of(error), headers=_headers_of(error)
+    )
 
 
 def _readable(error: Exception) -> str:

@@ -17,6 +17,7 @@ from toolgate.core.errors import (
     Refused,
     ToolgateError,
     Unavailable,
+    code_for,
 )
 from toolgate.http import asgi
 from toolgate.surfaces.console.context import Handle
@@ -77,9 +78,7 @@ async def _answer(handle: Handle, request: Request, *, changes: bool | None) -> 
     except asgi.BodyTooLarge as large:
         return failure(413, "too_large", str(large))
     except ToolgateError as wrong:
-        status, code = next(
-            (_STATUS[kind] for kind in type(wrong).__mro__ if kind in _STATUS), (500, "failed")
-        )
+        status, code = code_for(wrong, _STATUS, (500, "failed"))
         return failure(status, code, str(wrong))
     except Exception:
         log.exception("console_failed path=%s", request.url.path)

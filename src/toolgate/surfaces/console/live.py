@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toolgate.http import asgi
-from toolgate.journal.following import follow
+from toolgate.journal.following import follow, until
 from toolgate.journal.journal import Event
 from toolgate.runs import records
 from toolgate.runs.deliveries import DELTA, STATE, read_update
@@ -56,9 +56,9 @@ class Live:
         try:
             # From where it is told: so that it can come back there, should it hear nothing before.
             yield b"retry: 1000\n" + asgi.server_sent_event(b"{}", event_id=str(after))
-            async with contextlib.aclosing(
-                follow(self.context.journal, self.context.bus, None, after=after)
-            ) as batches:
+            events = follow(self.context.journal, self.context.bus, None, after=after)
+            stops = (self._closing,)
+            async with contextlib.aclosing(until(stops, events, silence_s=SILENCE_S)) as batches:
                 async for message in self._told(batches, watched):
                     if not self.may(request):
                         return
@@ -69,28 +69,15 @@ class Live:
     async def _told(
         self, batches: AsyncGenerator[Sequence[Event], None], watched: str
     ) -> AsyncIterator[bytes]:
-        closing = asyncio.ensure_future(self._closing.wait())
-        coming: asyncio.Future[Sequence[Event]] | None = None
-        try:
-            while not self._closing.is_set():
-                coming = coming or asyncio.ensure_future(anext(batches))
-                waited: set[asyncio.Future[Any]] = {coming, closing}
-                await asyncio.wait(waited, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
-                    yield QUIET
-                    continue
-                events, coming = coming.result(), None
-                told = await self._tell(events, watched)
-                if told:
-                    data = msgspec.json.encode(told)
-                    yield asgi.server_sent_event(data, event_id=str(events[-1].position))
-                await asyncio.sleep(PAUSE_S)
-        finally:
-            closing.cancel()
-            if coming is not None:
-                coming.cancel()
-                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                    await coming
+        async for events in batches:
+            if not events:
+                yield QUIET
+                continue
+            told = await self._tell(events, watched)
+            if told:
+                data = msgspec.json.encode(told)
+                yield asgi.server_sent_event(data, event_id=str(events[-1].position))
+            await asyncio.sleep(PAUSE_S)
 
     async def _tell(self, events: Sequence[Event], watched: str) -> dict[str, Any]:
         runs: dict[str, None] = {}

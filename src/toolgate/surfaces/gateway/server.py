@@ -4,7 +4,6 @@ Routes of the contract are served straight from ASGI; whatever else is mounted h
 metrics) is Starlette's business.
 """
 
-import asyncio
 import logging
 import re
 from collections.abc import Coroutine, Sequence
@@ -35,6 +34,7 @@ from toolgate.commands.plans import RawCommand
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.clock import Clock
+from toolgate.core.concurrency import Stopped, unless
 from toolgate.core.enums import CommandKind
 from toolgate.core.errors import Invalid, ToolgateError
 from toolgate.http import asgi
@@ -200,7 +200,8 @@ class Gateway:
         """Raises InvalidToken where the sender, who may take long, was revoked meanwhile."""
         registry = self.doors.registry
         cuts = registry.cuts
-        raw = await _body(headers, receive)
+        declared = text(headers, b"content-length")
+        raw = await asgi.receive_body(declared, receive, limit=wire.MAX_BODY_BYTES)
         if registry.cuts != cuts:
             await self._identify(access, headers, scope)
         return raw
@@ -348,41 +349,12 @@ def decode(raw: bytes, model: type[Any]) -> Any:
         raise Invalid(problem_of(unreadable).message) from unreadable
 
 
-async def _body(headers: RawHeaders, receive: asgi.Receive) -> bytes:
-    """Raises BodyTooLarge as soon as the limit is passed, declared or not; Invalid for half a body."""
-    declared = headers.get(b"content-length", b"0")
-    if declared.isdigit() and int(declared) > wire.MAX_BODY_BYTES:
-        raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        chunks = [body]
-        size = len(body)
-        while message.get("more_body"):
-            message = await receive()
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            if size > wire.MAX_BODY_BYTES:
-                raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
-        body = b"".join(chunks)
-    if len(body) > wire.MAX_BODY_BYTES:
-        raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
-    if message["type"] == "http.disconnect":
-        raise Invalid("the sender went away before the end of the body")
-    return body
-
-
 async def _unless_gone(answering: Coroutine[Any, Any, Reply], receive: asgi.Receive) -> Reply:
     """The answer, as long as somebody waits for it; raises Invalid."""
-    answer, going = asyncio.ensure_future(answering), asyncio.ensure_future(_gone(receive))
     try:
-        await asyncio.wait({answer, going}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise Invalid("the sender went away before the answer")
-        return answer.result()
-    finally:
-        answer.cancel()
-        going.cancel()
+        return await unless(_gone(receive), answering)
+    except Stopped:
+        raise Invalid("the sender went away before the answer") from None
 
 
 async def _gone(receive: asgi.Receive) -> None:
