@@ -27,12 +27,12 @@ from toolgate.journal.journal import Append, NewEvent, Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.journal.sqlite.schema import make
-from toolgate.journal.sqlite.writer import Limits
+from toolgate.journal.sqlite.writer import WriterLimits
 
 DATA: Final = b'{"text":"' + b"x" * 180 + b'"}'
 WRITERS: Final = 32
 EACH: Final = 20
-SEGMENT: Final = Limits().segment
+SEGMENT: Final = WriterLimits().segment
 PER_STREAM: Final = 100
 
 

@@ -45,8 +45,7 @@ from toolgate.tools.engines.web_search import WebSearch
 from toolgate.tools.files import FileArtifacts
 from toolgate.tools.gate import Gate
 from toolgate.tools.limits import CapabilityLimits
-from toolgate.tools.routing import Route as ToolRoute
-from toolgate.tools.routing import Routing, as_named, named_tools, on_target
+from toolgate.tools.routing import Routing, ToolRoute, as_named, named_tools, on_target
 from toolgate.tools.simulation import Simulation
 from toolgate.tools.targets.health import TargetHealths
 from toolgate.tools.targets.registry import TargetEngine, Targets, tokens

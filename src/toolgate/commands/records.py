@@ -160,7 +160,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class CommandRecords:
     trail: Trail
     evidence: Evidence
     clock: Clock

@@ -19,7 +19,7 @@ class RecordedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DecisionChange:
     recorded: RecordedCall
     decision: Decision
 
@@ -32,9 +32,9 @@ class Change:
 
 def simulate(
     recorded: Iterable[RecordedCall], candidate: Policy, *, parse_shell: ParseShell
-) -> Iterator[Change]:
+) -> Iterator[DecisionChange]:
     """The calls that the candidate decides otherwise, in their order."""
     for each in recorded:
         decision = decide(candidate, each.call, level=each.level, parse_shell=parse_shell)
         if decision.effect is not each.effect:
-            yield Change(each, decision)
+            yield DecisionChange(each, decision)

@@ -42,9 +42,9 @@ from toolgate.secrets.aesgcm_seal import AesGcmSeal
 from toolgate.secrets.redaction import Redactor
 from toolgate.surfaces.gateway.assembly import (
     SYSTEM_CAPABILITIES,
-    Assembled,
-    Foundations,
-    Options,
+    AssembledGateway,
+    GatewayDependencies,
+    GatewayOptions,
     assemble,
 )
 from toolgate.surfaces.gateway.events import health_event
@@ -110,7 +110,7 @@ def _dashed(headers: Mapping[str, str]) -> dict[str, str]:
 class Door:
     url: str
     http: aiohttp.ClientSession
-    parts: Assembled
+    parts: AssembledGateway
     gate: FakeGate
     upstreams: FakeUpstreams
     journal: Journal
@@ -213,7 +213,7 @@ async def open_door(
         clock, capabilities, RateLimits(journal, clock), upstreams.capability_of
     )
     parts = assemble(
-        Foundations(
+        GatewayDependencies(
             journal=journal,
             bus=bus,
             clock=clock,
@@ -232,7 +232,7 @@ async def open_door(
             wake_at=dispatcher.wake_at,
             verify=verify_ed25519,
         ),
-        Options(version="1.2.3", rate=Rate(rate), **options),
+        GatewayOptions(version="1.2.3", rate=Rate(rate), **options),
     )
     for part in (parts.registry, parts.limits, parts.capabilities):
         await part.load()

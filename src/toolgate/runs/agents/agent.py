@@ -72,7 +72,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RequestedCall:
     tool: str
     args: dict[str, JsonValue]
 
@@ -81,7 +81,7 @@ class Call:
 class EndTurn:
     """The last step of a turn: with calls, the agent wants their answers; without, it is done."""
 
-    calls: Sequence[Call] = ()
+    calls: Sequence[RequestedCall] = ()
     usage: Usage = Usage()
 
 

@@ -31,7 +31,7 @@ Handle = Callable[[Request], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
-class ChatDoor:
+class ChatAddress:
     """Where clients of this installation connect, and with which key."""
 
     port: int
@@ -50,7 +50,7 @@ class ConsoleContext:
     journal: Journal
     bus: Bus
     clock: Clock
-    chat: ChatDoor
+    chat: ChatAddress
     run_summary: Callable[[RunLine], Any]  # a run as the gateway shows it
 
 
