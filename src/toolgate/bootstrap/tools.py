@@ -130,7 +130,7 @@ async def open_execution(
     upstreams = RegisteredServers(
         clock,
         None if admission is None else admission.capabilities,
-        programs=mcp_programs(settings, installation, guard, evidence=evidence, audit=audit),
+        programs=_mcp_programs(settings, installation, guard, evidence=evidence, audit=audit),
         pins=pins,
     )
     installation.on_stop(upstreams.sessions.close)
@@ -212,7 +212,7 @@ def policed_egress(
     return SandboxEgress(guard, grants=granted.grants, note=note, closed=records.forget)
 
 
-def mcp_programs(
+def _mcp_programs(
     settings: Settings,
     installation: Installation,
     guard: Guard,

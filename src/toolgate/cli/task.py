@@ -25,7 +25,7 @@ def command() -> None:
 
 @command.command("list")
 @as_operator
-def listed(operator: Operator, *, as_json: bool) -> None:
+def _listed(operator: Operator, *, as_json: bool) -> None:
     """The newest tasks."""
     found = operator.data("GET", "/tasks")["runs"]
     columns = {"task": "runId", "status": "status", "template": "templateId", "begun": "createdAt"}
@@ -37,9 +37,9 @@ def listed(operator: Operator, *, as_json: bool) -> None:
     )
 
 
-@command.command()
+@command.command("templates")
 @as_operator
-def templates(operator: Operator, *, as_json: bool) -> None:
+def _templates(operator: Operator, *, as_json: bool) -> None:
     """The templates, with the inputs that each requires."""
     found = operator.data("GET", "/tasks/templates")["templates"]
     if not as_json:
@@ -49,11 +49,11 @@ def templates(operator: Operator, *, as_json: bool) -> None:
     show(found, columns, as_json=as_json)
 
 
-@command.command()
+@command.command("run")
 @click.argument("template")
 @click.option("--inputs", default="{}", help="What the template wants, as a JSON object.")
 @as_operator
-def run(operator: Operator, *, template: str, inputs: str, as_json: bool) -> None:
+def _run(operator: Operator, *, template: str, inputs: str, as_json: bool) -> None:
     """Run TEMPLATE and wait for its end; Ctrl-C cancels it. Exits 1 where it fails.
 
     For instance: toolgate task run screenshot_page --inputs '{"url": "https://example.com/"}'
@@ -77,13 +77,13 @@ def run(operator: Operator, *, template: str, inputs: str, as_json: bool) -> Non
         sys.exit(EXIT_FAILED)
 
 
-@command.command()
+@command.command("get")
 @click.argument("artifact_id")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write."
 )
 @as_operator
-def get(operator: Operator, *, artifact_id: str, output: Path, as_json: bool) -> None:
+def _get(operator: Operator, *, artifact_id: str, output: Path, as_json: bool) -> None:
     """Write an artifact, such as a screenshot, to a file."""
     content = operator.file(f"/tasks/artifacts/{quote(artifact_id, safe='')}")
     try:

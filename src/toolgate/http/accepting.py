@@ -27,7 +27,7 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 Connect = Callable[[ProtocolFactory, socket.socket], Awaitable[object]]
 
 
-class AcceptingServer(asyncio.AbstractServer):
+class _AcceptingServer(asyncio.AbstractServer):
     """A listening socket and the task that accepts its connections."""
 
     def __init__(
@@ -100,7 +100,7 @@ class AcceptingServer(asyncio.AbstractServer):
         log.error("accept_failed address=%s error=%s%s", bound.getsockname(), failed, more)
 
 
-class Loop(uvloop.Loop):
+class _Loop(uvloop.Loop):
     """uvloop, whose servers on a bound socket are AcceptingServers.
 
     `fast` gives connections the transports of aiofastnet, which picows is quickest with.
@@ -118,16 +118,16 @@ class Loop(uvloop.Loop):
         connect: Connect = self.connect_accepted_socket
         if options.get("fast"):
             connect = partial(aiofastnet.connect_accepted_socket, self)
-        return AcceptingServer(self, factory, bound, connect)
+        return _AcceptingServer(self, factory, bound, connect)
 
 
 def fast() -> dict[str, Any]:
     """The options of picows' `ws_create_server` on the running loop."""
-    mine = isinstance(asyncio.get_running_loop(), Loop)
+    mine = isinstance(asyncio.get_running_loop(), _Loop)
     return {"fast": True, "use_aiofastnet": False} if mine else {}
 
 
 def run(main: Any) -> Any:
     """Run a server's main coroutine."""
-    with asyncio.Runner(loop_factory=Loop) as runner:
+    with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(main)

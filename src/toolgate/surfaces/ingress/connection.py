@@ -69,7 +69,7 @@ class Options:
     pages_of: frozenset[str] = frozenset()  # hosts whose pages may connect without a key; * is any
 
 
-class Parts(Protocol):
+class _Parts(Protocol):
     """The objects that all connections share."""
 
     options: Options
@@ -85,7 +85,7 @@ class Parts(Protocol):
 
 
 class Connection(WSListener):
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: _Parts) -> None:
         super().__init__()
         self.ponged_at = parts.clock.monotonic()
         self.pinged_at = self.ponged_at
