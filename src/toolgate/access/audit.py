@@ -22,7 +22,7 @@ class Trail(Protocol):
         ...
 
 
-class Records(Protocol):
+class EvidenceRecords(Protocol):
     def prepare(
         self, kind: str, fields: Mapping[str, Scalar], *, subject: str = ""
     ) -> Sequence[Operation]:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from toolgate.access.audit import Records, Trail
+from toolgate.access.audit import EvidenceRecords, Trail
 from toolgate.access.devices import OPERATOR, Contact, Pending, Scope, ask
 from toolgate.access.refusals import AuthRequired
 from toolgate.access.registry import SERVICE_NAMES, Registry, encode
@@ -32,7 +32,7 @@ class Pairing:
     clock: Clock
     registry: Registry
     trail: Trail
-    evidence: Records
+    evidence: EvidenceRecords
     auto_approve: bool = False  # those who knock from this machine; off unless the operator says so
 
     _waiting: dict[str, Pending] = field(default_factory=dict)

@@ -40,7 +40,7 @@ from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
 from toolgate.surfaces.executor.server import ExecutorApi
 from toolgate.surfaces.gateway.mounted import Guarded
-from toolgate.surfaces.ingress.connection import Options
+from toolgate.surfaces.ingress.connection import IngressOptions
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions
@@ -263,7 +263,7 @@ def _ingress(
     internal_token: str,
 ) -> Ingress:
     return Ingress(
-        options=Options(
+        options=IngressOptions(
             api_key=settings.api_key.reveal(),
             max_message_bytes=settings.ws_max_message_bytes,
             write_wait_ms=settings.ws_write_wait_ms,

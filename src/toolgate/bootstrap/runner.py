@@ -15,7 +15,7 @@ from toolgate.http import asgi
 from toolgate.sandbox.choice import make_sandbox
 from toolgate.sandbox.egress import SandboxEgress, same_for_all
 from toolgate.sandbox.sessions import Sessions
-from toolgate.surfaces.runner.app import MockEngine, Options, RunnerApp, usage_of
+from toolgate.surfaces.runner.app import MockEngine, RunnerApp, RunnerOptions, usage_of
 from toolgate.surfaces.runner.host_usage import machine_usage
 from toolgate.tools.engine import Engine
 from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
@@ -70,7 +70,7 @@ async def serving(settings: table.Settings, backend: Backend) -> AsyncIterator[d
             isolation = sessions.isolation
         app = RunnerApp(
             engine,
-            options=Options(backend.name, isolation, settings.runner_auth_token.reveal()),
+            options=RunnerOptions(backend.name, isolation, settings.runner_auth_token.reveal()),
             clock=clock,
             usage=lambda: usage_of(*machine_usage(Path("/"))),
         )

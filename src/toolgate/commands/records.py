@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.access.audit import Records as Evidence
+from toolgate.access.audit import EvidenceRecords as Evidence
 from toolgate.access.audit import Trail
 from toolgate.access.devices import Scope
 from toolgate.commands.answers import Code, Problem, failure

@@ -18,7 +18,7 @@ from toolgate.tasks import records
 from toolgate.tasks.artifacts import Artifacts
 from toolgate.tasks.outlines import outline_of
 from toolgate.tasks.secrets import Scrubber
-from toolgate.tasks.sessions import Sessions
+from toolgate.tasks.sessions import BrowserSessions
 from toolgate.tasks.state import Fail, Finish, TaskError, TaskRun, status_of
 from toolgate.tasks.template import TaskOutcome, Template, Work, error_of
 from toolgate.tools.outcomes import Allowed
@@ -61,7 +61,9 @@ class LiveRun:
         return self.stored.run
 
 
-async def carry_out(live: LiveRun, *, artifacts: Artifacts, sessions: Sessions) -> Finish | Fail:
+async def carry_out(
+    live: LiveRun, *, artifacts: Artifacts, sessions: BrowserSessions
+) -> Finish | Fail:
     """Run the template; whatever happens in it becomes the command that ends the run."""
     template = live.template
     assert template is not None
@@ -129,7 +131,7 @@ async def _keep_json(live: LiveRun, artifacts: Artifacts, content: bytes, name: 
     return artifact.artifact_id
 
 
-async def _session(live: LiveRun, template: Template, sessions: Sessions) -> BrowserSession:
+async def _session(live: LiveRun, template: Template, sessions: BrowserSessions) -> BrowserSession:
     run = live.run
     if not run.owns_session:
         return sessions.get(run.session_id, trust=run.trust, viewer=run.owner)
@@ -144,7 +146,7 @@ async def _session(live: LiveRun, template: Template, sessions: Sessions) -> Bro
 
 
 def _work_of(
-    live: LiveRun, session: BrowserSession, artifacts: Artifacts, sessions: Sessions
+    live: LiveRun, session: BrowserSession, artifacts: Artifacts, sessions: BrowserSessions
 ) -> Work:
     run = live.run
 

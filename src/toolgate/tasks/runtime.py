@@ -32,7 +32,7 @@ from toolgate.tasks import records
 from toolgate.tasks.artifacts import Artifacts
 from toolgate.tasks.live_runs import LiveRun, Progress, carry_out, output_of
 from toolgate.tasks.secrets import Scrubber, without_secrets
-from toolgate.tasks.sessions import Sessions
+from toolgate.tasks.sessions import BrowserSessions
 from toolgate.tasks.state import (
     OPERATOR,
     TIMEOUT_DEFAULT_MS,
@@ -107,7 +107,7 @@ class TaskRuntime:
         self.templates = templates
         self.max_running = max_running
         self.artifacts = Artifacts(journal=journal, blobs=blobs, clock=clock, new_id=new_id)
-        self.sessions = Sessions(browser=browser, clock=clock, grace_s=session_grace_s)
+        self.sessions = BrowserSessions(browser=browser, clock=clock, grace_s=session_grace_s)
         self._gate = gate
         self._journal = journal
         self._bus = bus

@@ -20,13 +20,13 @@ from toolgate.journal.local_bus import LocalBus
 from toolgate.runs.deliveries import Delivery
 from toolgate.runs.orchestrator import Accepted, Invocation
 from toolgate.runs.originals import Originals
-from toolgate.surfaces.ingress.connection import INBOX, Connection, Options
+from toolgate.surfaces.ingress.connection import INBOX, Connection, IngressOptions
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.sessions import Sessions, stream_of
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
-OPTIONS = Options(api_key="", max_message_bytes=65_536, write_wait_ms=60_000)
+OPTIONS = IngressOptions(api_key="", max_message_bytes=65_536, write_wait_ms=60_000)
 
 
 class Wire:
@@ -97,7 +97,7 @@ class Slow:
 class Door:
     """What the connections of a test share."""
 
-    options: Options = OPTIONS
+    options: IngressOptions = OPTIONS
     clock: Clock = field(default_factory=FakeClock)
     bus: LocalBus = field(default_factory=LocalBus)
     slow: Slow = field(default_factory=Slow)

@@ -20,7 +20,7 @@ from toolgate.runs.deliveries import Delivery
 from toolgate.runs.originals import Originals
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import RemoteRuns
-from toolgate.surfaces.ingress.connection import Options
+from toolgate.surfaces.ingress.connection import IngressOptions
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions, stream_of
@@ -54,7 +54,7 @@ def an_ingress(orchestrator: Any, *, resume_window_ms: int = 60_000) -> Ingress:
     clock, bus = FakeClock(), LocalBus()
     journal = MemoryJournal(clock=clock, bus=bus)
     return Ingress(
-        options=Options(api_key="", max_message_bytes=65_536, write_wait_ms=1000),
+        options=IngressOptions(api_key="", max_message_bytes=65_536, write_wait_ms=1000),
         hub=Hub(bus, clock, Originals(journal, PlainSeal()), resume_window_ms=resume_window_ms),
         sessions=Sessions(journal, clock, CountingIds()),
         journal=journal,

@@ -15,7 +15,7 @@ from toolgate.core.enums import Outcome, TargetKind
 from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import Caller, ToolOutput, ToolRequest
 from toolgate.http import asgi
-from toolgate.surfaces.runner.app import MockEngine, Options, RunnerApp, usage_of
+from toolgate.surfaces.runner.app import MockEngine, RunnerApp, RunnerOptions, usage_of
 from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.targets.targets import Target
@@ -81,7 +81,7 @@ async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def start(engine: Engine, **options_given: Any) -> Runner:
-            options = Options("bwrap", "bwrap", **({"body_limit": 10_000} | options_given))
+            options = RunnerOptions("bwrap", "bwrap", **({"body_limit": 10_000} | options_given))
             app = RunnerApp(
                 engine, options=options, clock=SystemClock(), usage=lambda: usage_of(1.0, 2.0, 3.0)
             )

@@ -23,7 +23,7 @@ from toolgate.http import asgi
 from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.journal.local_bus import LocalBus
 from toolgate.sandbox.sessions import Sessions
-from toolgate.surfaces.runner.app import MockEngine, Options, RunnerApp, usage_of
+from toolgate.surfaces.runner.app import MockEngine, RunnerApp, RunnerOptions, usage_of
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.tools.engine import Engine, Update, no_update
@@ -44,7 +44,7 @@ def call(tool: str, caller: Caller = OWNER, **args: Any) -> ToolRequest:
 
 @contextlib.asynccontextmanager
 async def behind_http(engine: Engine) -> AsyncIterator[Engine]:
-    options = Options("bwrap", "bwrap", "token-of-the-runner")
+    options = RunnerOptions("bwrap", "bwrap", "token-of-the-runner")
     app = RunnerApp(
         engine, options=options, clock=SystemClock(), usage=lambda: usage_of(0.0, 0.0, 0.0)
     )

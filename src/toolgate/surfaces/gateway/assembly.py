@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from toolgate.access.audit import Records as Evidence
+from toolgate.access.audit import EvidenceRecords as Evidence
 from toolgate.access.pairing import PAIRINGS, Pairing
 from toolgate.access.rate_limits import RATES, RateLimits
 from toolgate.access.ratelimit import Rate

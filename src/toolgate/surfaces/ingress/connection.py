@@ -58,7 +58,7 @@ CLOSING_S: Final = 1.0  # how long the other side may take to answer a close
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class IngressOptions:
     api_key: str
     max_message_bytes: int
     write_wait_ms: int
@@ -72,7 +72,7 @@ class Options:
 class _Parts(Protocol):
     """The objects that all connections share."""
 
-    options: Options
+    options: IngressOptions
     hub: Hub
     sessions: Sessions
     journal: Journal

@@ -31,7 +31,7 @@ from toolgate.http import accepting, asgi
 from toolgate.journal.journal import Event, Journal
 from toolgate.runs.deliveries import TOOL_REQUEST
 from toolgate.runs.orchestrator import Declined, Orchestrator
-from toolgate.surfaces.ingress.connection import Connection, Options
+from toolgate.surfaces.ingress.connection import Connection, IngressOptions
 from toolgate.surfaces.ingress.frames import delivery_of, message_of
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.sessions import Sessions, stream_of
@@ -54,7 +54,7 @@ PAGE_REFUSED: Final = b"web pages of other hosts need API_KEY to be set\n"
 class Ingress:
     """What the connections share, and what keeps them."""
 
-    options: Options
+    options: IngressOptions
     hub: Hub
     sessions: Sessions
     journal: Journal

@@ -33,7 +33,7 @@ SETTLE_SECONDS: Final = 10.0  # for a command to be killed once its caller has g
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunnerOptions:
     backend: str
     isolation: str
     token: str = ""
@@ -57,7 +57,7 @@ class RunnerApp:
         self,
         engine: Engine,
         *,
-        options: Options,
+        options: RunnerOptions,
         clock: Clock,
         usage: Callable[[], wire.Usage],
     ) -> None:
