@@ -6,11 +6,11 @@ import { t } from "./lang.js";
 const at = (path) => path.replace(/^~/, "/console/api");
 
 export class Failed extends Error {
-  constructor(status, error, problems = []) {
+  constructor(status, error) {
     super(error?.message || `HTTP ${status}`);
     this.status = status;
     this.code = error?.code || "";
-    this.problems = problems;
+    this.problems = error?.problems || [];
   }
 }
 
@@ -32,11 +32,10 @@ async function ask(method, path, body, read = (answer) => answer.json().catch(()
   if (answer.ok) { const told = await read(answer); return told.traceId ? told.data : told; }
   if (answer.status === 401) signedOut();
   const told = await answer.json().catch(() => ({}));
-  throw new Failed(answer.status, told.error, told.data?.problems);
+  throw new Failed(answer.status, { ...told.error, ...told.data });
 }
 
-// What is asked for is drawn over what is there. A button that is being pressed must stay until it is
-// let go, or the click is lost; a selection that is being drawn too.
+// Wait for a press or a selection to end before redrawing: the click would be lost.
 const LONGEST_PRESS_MS = 2000;
 let released = Promise.resolve(), letGo = () => {};
 addEventListener("pointerdown", () => { letGo(); released = new Promise((done) => { letGo = done; setTimeout(done, LONGEST_PRESS_MS); }); }, true);
@@ -54,7 +53,7 @@ export const put = (path, body) => ask("PUT", path, body);
 export const remove = (path) => ask("DELETE", path);
 export const file = (path) => ask("GET", path, undefined, (answer) => answer.blob());
 
-// A link that saves a file; a plain one could not say that it comes from this page.
+// Saves a file: a plain link could not say that it comes from this page.
 export const download = (path, name) => async () => {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(await file(path));
@@ -63,9 +62,8 @@ export const download = (path, name) => async () => {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 };
 
-// One stream for the whole page. It is opened anew where another run is watched; the browser itself
-// reconnects, and says which event it saw last. A tab that nobody sees has none: a browser opens six
-// connections to a host, and six tabs would hold them all.
+// One stream for the page, reopened to watch another run; the browser reconnects by itself. A hidden tab
+// has none: a browser opens six connections to a host, and six tabs would hold them all.
 class Live extends EventTarget {
   #source = null;
   #wanted = false;

@@ -78,7 +78,7 @@ const countWaiting = later(async () => {
 
 async function signOut() { await post("~/sign-out"); live.close(); me = null; signIn(); }
 
-// A browser may remember that a script did not come, and not ask for it again under the same name.
+// Browsers remember a failed import: ask again under another name.
 let missed = 0;
 async function viewOf(name) {
   try { return await import(`./views/${name}.js${missed ? `?${missed}` : ""}`); } catch (failed) { missed += 1; await get("~/me"); throw failed; }
@@ -107,6 +107,7 @@ async function show() {
     onLeave: (act) => leave.push(act),
     onTold: (act) => { const hear = (event) => act(event.detail); early.forEach(act); live.addEventListener("told", hear); leave.push(() => live.removeEventListener("told", hear)); },
     onLink: (act) => { const hear = (event) => act(event.detail); live.addEventListener("link", hear); leave.push(() => live.removeEventListener("link", hear)); },
+    follow: (load, concerns, ms = 150) => { const soon = later(() => load().catch(() => {}), ms); context.onTold((told) => concerns(told) && soon()); context.onLink((on) => on && soon()); },
     onKey: (act) => { const hear = (event) => { if (!isTyping(event)) act(event); }; document.addEventListener("keydown", hear); leave.push(() => document.removeEventListener("keydown", hear)); },
   };
   const id = match[1] && name !== match[1] ? decodeURIComponent(match[1]) : "";

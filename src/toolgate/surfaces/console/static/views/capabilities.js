@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { get, post, remove } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, button, confirm, dialog, empty, field, later, mono, page, table, toast, took } from "../ui.js";
+import { ago, badge, button, confirm, dialog, empty, field, mono, page, table, toast, took } from "../ui.js";
 
 const SERVERS = { "": "No server, or the one it has", command: "A program on this machine (stdio)", url: "An address (HTTP)" };
 const ISOLATIONS = { sandbox: "In the sandbox", none: "None: as Toolgate's own user" };
@@ -65,8 +65,6 @@ export async function show(context) {
     ], data.items, { label: t("Capabilities") }) : empty(t("Nothing is registered."), t("Register an MCP server, and agents can call its tools under the policy.")));
   };
   await load();
-  const soon = later(() => load().catch(() => {}), 150);
-  context.onTold((told) => told.touched?.includes("audit") && soon());
-  context.onLink((on) => on && soon());
+  context.follow(load, (told) => told.touched?.includes("audit"));
   return page(t("Capabilities"), button(t("Register a capability…"), () => edit(null, load)), box);
 }

@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { get, post, remove } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, block, button, card, confirm, dialog, empty, field, later, mono, page, table, tick, toast } from "../ui.js";
+import { ago, badge, block, button, card, confirm, dialog, empty, field, mono, page, table, tick, toast } from "../ui.js";
 
 const RIGHTS = { agent: "Talk to agents", system: "System commands", mcp: "MCP servers", approve: "Approve calls" };
 
@@ -57,8 +57,6 @@ export async function show(context) {
       ], services, { label: t("Scripts with a token") }) : empty(t("No script has a token."), t("A script sends its token as Authorization: Bearer, and needs no pairing."))));
   };
   await load();
-  const soon = later(() => load().catch(() => {}));
-  context.onTold((told) => told.touched && soon());
-  context.onLink((on) => on && soon());
+  context.follow(load, (told) => told.touched);
   return page(t("Devices and pairing"), null, box);
 }

@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { download, get, post } from "../api.js";
 import { t } from "../lang.js";
-import { badge, block, button, card, dialog, empty, json, later, mono, moment, page, table, toast } from "../ui.js";
+import { badge, block, button, card, dialog, empty, json, mono, moment, page, pager, table, toast } from "../ui.js";
 import { checkProof } from "../proof.js";
 
 const VERDICTS = { deny: "deny", allow: "allow", ask: "ask", PENDING: "PENDING", APPROVED: "APPROVED", REJECTED: "REJECTED", EXPIRED: "EXPIRED" };
@@ -39,7 +39,7 @@ export async function show(context) {
       { name: t("About"), class: "clip", show: (one) => mono(one.record.subject) },
       { name: "", class: "end", show: (one) => button(t("Verify"), () => look(one, data.key), { tone: "quiet", small: true }) },
     ], data.items, { label: t("Evidence") }) : (query.subject ? empty(t("There is no record about that."), t("Look for a request's whole id, as it stands under Details of a call.")) : empty(t("No records."), t("Every decision and every result of a tool call becomes one."))),
-    h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null, data.nextCursor !== undefined ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = data.nextCursor; return load(); }, { tone: "quiet" }) : null));
+    pager(query, trail, data.nextCursor, load));
   };
   const verify = async () => {
     put(verdict, h("div", { class: "notice" }, t("Checking every record, tile and artifact…")));
@@ -50,9 +50,7 @@ export async function show(context) {
     if (found.problems.length) toast(t("The log does not fit."), "bad");
   };
   await load();
-  const soon = later(() => { if (!query.cursor) load().catch(() => {}); }, 150);
-  context.onTold((told) => told.touched?.includes("evidence") && soon());
-  context.onLink((on) => on && soon());
+  context.follow(async () => query.cursor || load(), (told) => told.touched?.includes("evidence"));
   const search = h("input", { type: "search", placeholder: t("A request, such as tc_…"), "aria-label": t("Request"), value: query.subject || "", on: { change: (event) => { query.subject = event.target.value.trim(); query.cursor = ""; trail.length = 0; load().catch((failed) => put(box, h("div", { class: "notice bad" }, plain(failed.message)))); } } });
   return page(t("Evidence"), button(t("Verify everything"), verify), verdict, head, h("div", { class: "filters" }, search), box);
 }

@@ -1,7 +1,7 @@
 import { h, put, plain } from "../dom.js";
 import { get } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, card, empty, later, link, page, setNow, shortId, table, timer, took } from "../ui.js";
+import { ago, badge, card, empty, link, page, setNow, shortId, table, timer, took } from "../ui.js";
 import { bars, split } from "../charts.js";
 
 const stat = (value, words, tone = "", path = "") => {
@@ -48,9 +48,7 @@ export async function show(context) {
   const box = h("div", { class: "stack" });
   const refresh = async () => { try { const data = await get("~/overview"); if (context.isHere()) draw(box, data, context); } catch { /* the link says so */ } };
   draw(box, await get("~/overview"), context);
-  const soon = later(refresh, 80);
-  context.onTold((told) => { if (told.runs || told.approvals || told.touched?.includes("audit")) soon(); });
-  context.onLink((on) => on && soon());
+  context.follow(refresh, (told) => told.runs || told.approvals || told.touched?.includes("audit"), 80);
   const every = setInterval(refresh, 30_000);
   context.onLeave(() => clearInterval(every));
   return page(t("Overview"), null, box);

@@ -9,7 +9,7 @@ export async function show(context) {
   let data = await get("/policy");
   const text = h("textarea", { class: "code-text", rows: 30, spellcheck: "false", "aria-label": t("The policy"), value: data.text });
   const found = h("div", { "aria-live": "polite" });
-  // What is being written outlives the page, and the session that it was begun in.
+  // The draft outlives the page and the session.
   const draft = JSON.parse(sessionStorage.getItem(DRAFT) || "{}");
   const isDraft = draft.text && draft.text !== data.text;
   if (isDraft) text.value = draft.text;

@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { get, post } from "../api.js";
 import { t } from "../lang.js";
-import { badge, block, button, card, clock, confirm, json, later, link, mono, moment, now, page, timer, took } from "../ui.js";
+import { badge, block, button, card, clock, confirm, json, link, mono, moment, now, page, timer, took } from "../ui.js";
 
 const TONE = { SUCCEEDED: "good", BLOCKED: "bad", REJECTED: "bad", FAILED: "bad", TIMEOUT: "bad", WAITING_APPROVAL: "ask" };
 
@@ -90,14 +90,14 @@ export async function show(context, id) {
     put(actions, badge(run.status), run.endedAt ? null : button(t("Cancel the run"), () => confirm(t("Cancel this run?"), t("What a tool has already done stays done."), t("Cancel the run"), async () => { await post(`/runs/${encodeURIComponent(id)}/cancel`); await load(); }), { tone: "danger" }));
   };
   await load();
-  const soon = later(() => load().catch(() => {}), 40);
+  const isOurs = (told) => told.runs?.some((run) => run.runId === id);
+  context.follow(load, isOurs, 40);
   context.onTold((told) => {
-    if (told.runs?.some((run) => run.runId === id)) { soon(); return; }
+    if (isOurs(told)) return;
     const known = heard.at(-1)?.position || data.position;
     const fresh = (told.said || []).filter((one) => one.position > known);
     heard.push(...fresh);
     append(fresh);
   });
-  context.onLink((on) => on && soon());
   return page(h("span", null, t("Run"), " ", mono(id)), actions, facts, list);
 }

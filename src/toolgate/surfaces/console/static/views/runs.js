@@ -1,12 +1,12 @@
 import { h, plain, put } from "../dom.js";
 import { get } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, button, empty, link, page, shortId, table, tableRow, timer, took } from "../ui.js";
+import { ago, badge, empty, link, page, pager, shortId, table, tableRow, timer, took } from "../ui.js";
 
 const STATES = { "": "All", open: "Open", waiting: "Waiting for approval", done: "Done", failed: "Failed", cancelled: "Cancelled" };
 const PAGE = 50;
 
-// As the server filters them: a run that comes is shown where a search would have found it.
+// As the server filters them, for runs that come by the stream.
 const GROUPS = { open: ["CREATED", "RUNNING", "PAUSED_WAITING_TOOL", "PAUSED_WAITING_APPROVAL"], waiting: ["PAUSED_WAITING_APPROVAL"], done: ["DONE"], failed: ["FAILED"], cancelled: ["CANCELLED"] };
 const wordsOf = (run) => `${run.runId} ${run.userId} ${run.sessionId} ${run.preview} ${run.code}`.toLowerCase();
 const matches = (run, query) => !query.cursor && (!query.status || !!GROUPS[query.status]?.includes(run.status)) && (!query.agent || query.agent === run.agentId) && (!query.q || wordsOf(run).includes(query.q.toLowerCase()));
@@ -26,12 +26,11 @@ export async function show(context) {
     { name: t("Took"), class: "end num", show: (run) => (run.endedAt ? took(run.endedAt - run.createdAt) : timer(run.createdAt)) },
     { name: t("Started"), class: "end num", show: (run) => ago(run.createdAt) },
   ];
-  const pager = h("div", { class: "pager" });
-  const drawPager = () => put(pager, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null,
-    next ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = next; return load(); }, { tone: "quiet" }) : null);
+  const foot = h("div");
+  const drawPager = () => put(foot, pager(query, trail, next, load));
   const draw = () => { drawPager(); put(box,
     items.length ? table(columns, items, { label: t("Runs"), onRow: open }) : (query.q || query.agent || query.status ? empty(t("No runs match."), next ? t("Older runs have not been searched yet.") : "") : empty(t("Nothing has run yet."), link("/console/chat", t("Talk to an agent in the chat, or connect a client.")))),
-    pager); };
+    foot); };
   const load = async () => {
     const mine = ++asked;
     const found = await get("/runs", query);

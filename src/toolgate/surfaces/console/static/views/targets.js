@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { get, put as send, remove } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, button, confirm, dialog, field, later, mono, page, table, tick, toast } from "../ui.js";
+import { ago, badge, button, confirm, dialog, field, mono, page, table, tick, toast } from "../ui.js";
 
 const LOCAL = "target_local_default";
 
@@ -47,8 +47,6 @@ export async function show(context) {
     ], items, { label: t("Execution targets") }));
   };
   await load();
-  const soon = later(() => load().catch(() => {}), 150);
-  context.onTold((told) => told.touched?.includes("audit") && soon());
-  context.onLink((on) => on && soon());
+  context.follow(load, (told) => told.touched?.includes("audit"));
   return page(t("Execution targets"), button(t("New target…"), () => edit(null, load)), box);
 }

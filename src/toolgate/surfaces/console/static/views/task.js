@@ -1,9 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { download, file, get, post } from "../api.js";
 import { t } from "../lang.js";
-import { badge, button, bytes, card, json, later, link, mono, moment, page, took } from "../ui.js";
-
-const IMAGES = ["image/png", "image/jpeg", "image/webp"];
+import { badge, button, bytes, card, json, link, mono, moment, page, took } from "../ui.js";
 
 export async function show(context, id) {
   const box = h("div", { class: "stack" });
@@ -17,7 +15,7 @@ export async function show(context, id) {
     if (!context.isHere()) return;
     over = !["queued", "running"].includes(run.status);
     put(actions, badge(run.status), over ? null : button(t("Cancel"), async () => { await post(`/tasks/${encodeURIComponent(id)}/cancel`); await load(); }, { tone: "danger" }));
-    for (const one of run.artifacts) if (IMAGES.includes(one.mimeType) && !seen.has(one.artifactId)) seen.set(one.artifactId, URL.createObjectURL(new Blob([await file(path(one))], { type: one.mimeType })));
+    for (const one of run.artifacts) if (/^image\/(png|jpeg|webp)$/.test(one.mimeType) && !seen.has(one.artifactId)) seen.set(one.artifactId, URL.createObjectURL(new Blob([await file(path(one))], { type: one.mimeType })));
     if (!context.isHere()) { forget(); return; }
     put(box, h("div", { class: "card" }, over ? null : h("progress", { value: run.progress.doneSteps, max: run.progress.totalSteps, "aria-label": t("Steps") }),
       h("dl", { class: "facts" }, h("dt", null, t("Template")), h("dd", null, plain(run.templateId)), h("dt", null, t("Steps")), h("dd", null, `${run.progress.doneSteps} / ${run.progress.totalSteps}`), h("dt", null, t("Started")), h("dd", null, moment(run.createdAt)), h("dt", null, t("Took")), h("dd", null, took(run.metrics.elapsedMs)))),
@@ -28,9 +26,8 @@ export async function show(context, id) {
       run.result ? card(t("Result"), json(run.result, t("Result"))) : null);
   };
   await load();
-  const soon = later(() => load().catch(() => {}), 100);
-  context.onTold((told) => told.touched?.includes("tasks") && soon());
-  const every = setInterval(() => over || soon(), 1000);
+  context.follow(load, (told) => told.touched?.includes("tasks"));
+  const every = setInterval(() => over || load().catch(() => {}), 1000);
   context.onLeave(() => { clearInterval(every); forget(); });
   return page(h("span", null, t("Browser task"), " ", mono(id)), actions, box);
 }

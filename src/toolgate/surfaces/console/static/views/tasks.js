@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { get, post } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, button, dialog, empty, field, later, link, page, shortId, table, took } from "../ui.js";
+import { ago, badge, button, dialog, empty, field, link, page, shortId, table, took } from "../ui.js";
 
 const SAMPLE = "http://pages.toolgate.example"; // answered by Toolgate itself, so that a task can be tried anywhere
 const PAGE = 50;
@@ -31,8 +31,6 @@ export async function show(context) {
     h("div", { class: "pager" }, offset ? button(t("Newer"), () => { offset = Math.max(0, offset - PAGE); return load(); }, { tone: "quiet" }) : null, data.hasMore ? button(t("Older"), () => { offset += PAGE; return load(); }, { tone: "quiet" }) : null));
   };
   await load();
-  const soon = later(() => load().catch(() => {}), 100);
-  context.onTold((told) => told.touched?.includes("tasks") && soon());
-  context.onLink((on) => on && soon());
+  context.follow(load, (told) => told.touched?.includes("tasks"));
   return page(t("Browser tasks"), button(t("New browser task…"), async () => start((await get("/tasks/templates")).templates, context)), box);
 }
