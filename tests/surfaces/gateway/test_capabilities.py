@@ -381,11 +381,12 @@ async def test_only_the_operator_is_shown_where_a_server_is_and_nobody_its_secre
         "mounts": ["/srv/notes:/notes:rw"],
         "egress": ["example.com"],
     }
-    shown = (await register(door, capabilityId="mcp.notes", server=server)).data
+    await register(door, capabilityId="mcp.notes", server=server)
+    listed = await door.ask("GET", "/capabilities", operator=True)
+    [shown] = [one for one in listed.data["items"] if one["capabilityId"] == "mcp.notes"]
     assert (shown["server"], shown["isolation"]) == ("notes --all", "sandbox")
     assert (shown["mounts"], shown["egress"]) == (server["mounts"], server["egress"])
     mine = await (await door.pair()).get("/capabilities")
     [notes] = [one for one in mine.data["items"] if one["capabilityId"] == "mcp.notes"]
     assert not {"server", "mounts", "egress"} & notes.keys()
-    listed = await door.ask("GET", "/capabilities", operator=True)
     assert "s3cret" not in str((listed.json, mine.json))

@@ -62,11 +62,10 @@ class CapabilityRoutes:
         check_id("capabilityId", wanted.capability_id)
         known = self.capabilities.registered(wanted.capability_id)
         capability = capability_in(wanted, now=self.clock.now_ms())
-        is_operator = call.caller.who is Who.OPERATOR
-        if not is_operator:
+        if call.caller.who is not Who.OPERATOR:
             self._check_script(wanted, known)
         kept = await self.capabilities.register(capability, by=call.caller.name)
-        return Result(capability_out(kept, registered=kept if is_operator else None))
+        return Result(capability_out(kept))
 
     def _check_script(self, wanted: wire.CapabilityRegister, known: Capability | None) -> None:
         """Refuse what a service token may not change, whatever its scope; raises Forbidden."""

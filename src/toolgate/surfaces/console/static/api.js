@@ -2,7 +2,7 @@
 
 import { t } from "./lang.js";
 
-// A path is a route of the gateway (docs/reference/routes.md); `~` begins one of the console's own.
+// `~` is the console's own API; other paths are the gateway's.
 const at = (path) => path.replace(/^~/, "/console/api");
 
 export class Failed extends Error {

@@ -1,4 +1,4 @@
-// Elements, and text that cannot be anything but text. Nothing here or elsewhere parses HTML.
+// Elements and text. Nothing here parses HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
