@@ -54,6 +54,7 @@ from toolgate.testing.journal import MemoryJournal
 from toolgate.tools.calls import EXECUTIONS
 from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.limits import CapabilityLimits
+from toolgate.tools.targets.health import TargetHealth
 
 OPERATOR = "operator-token-of-the-tests"
 BOUND_S = 10.0
@@ -158,6 +159,10 @@ class Door:
 ALL: dict[str, Any] = {"tools": "sign", "system": True, "mcp": True, "agent": True}
 
 
+async def _no_targets() -> list[TargetHealth]:
+    return []
+
+
 def _nowhere(*_: object) -> Agent:
     raise AssertionError("no agent here is elsewhere")
 
@@ -231,6 +236,8 @@ async def open_door(
             limits=gate.limits,
             wake_at=dispatcher.wake_at,
             verify=verify_ed25519,
+            last_at=lambda _kind: None,
+            targets=_no_targets,
         ),
         GatewayOptions(version="1.2.3", rate=Rate(rate), **options),
     )

@@ -38,7 +38,7 @@ from toolgate.surfaces.gateway.events import GatewayEvents
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
-from toolgate.surfaces.gateway.status import HealthOfTargets, StatusRoutes, no_targets
+from toolgate.surfaces.gateway.status import HealthOfTargets, StatusRoutes
 from toolgate.surfaces.gateway.v2 import Verify
 from toolgate.tools.capabilities import BROWSER_CAPABILITY, PLAYWRIGHT_SCOPE, Capability
 from toolgate.tools.capability_registry import Capabilities
@@ -82,10 +82,10 @@ class GatewayDependencies:
     registry: Registry
     sign_in: SignIn
     limits: CapabilityLimits
-    wake_at: Callable[[int], None] = lambda _due: None
-    last_at: Callable[[str], int | None] = lambda _kind: None
-    verify: Verify = lambda _key, _message, _signature: False
-    targets: HealthOfTargets = no_targets
+    wake_at: Callable[[int], None]
+    last_at: Callable[[str], int | None]
+    verify: Verify
+    targets: HealthOfTargets
     more_routes: Sequence[Route] = ()
     own_servers: Mapping[str, OwnServer] = field(default_factory=dict)
 
