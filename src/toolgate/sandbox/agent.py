@@ -401,7 +401,7 @@ class Agent:
             assert isinstance(given, dict)
             self.env = self.first_env = given
             if path:
-                _forward(path)
+                forward(path)
             return b""
         raise ValueError("unknown operation")
 
@@ -662,7 +662,7 @@ def _find_program(name: str, env: dict[str, str]) -> str:
     raise Unstartable(127, f"{name}: command not found")
 
 
-def _forward(path: str) -> None:
+def forward(path: str) -> None:
     """Listen on the sandbox's own loopback and pass each connection to the proxy's socket."""
     import _thread  # noqa: PLC0415 - only a session with network pays for these
     import socket  # noqa: PLC0415
