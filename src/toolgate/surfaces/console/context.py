@@ -55,7 +55,7 @@ class ConsoleContext:
 
 
 async def is_run(journal: Journal, run_id: str) -> bool:
-    """Whether there is a page about it: commands and calls of the executor name runs as well."""
+    """True if the run has a page: commands and calls of the executor name runs as well."""
     return bool(run_id) and await journal.get(records.RUNS, run_id) is not None
 
 
