@@ -773,16 +773,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="Revoking an unknown device is refused.",
     ),
     Requirement(
-        id="002/operator/cookie",
-        source="docs/adr/0013-one-operator-api.md",
-        behaviour="The console's cookie opens the operator's routes to the console's own page, and nothing to another page.",
-    ),
-    Requirement(
-        id="002/operator/cookie-no-command",
-        source="docs/adr/0013-one-operator-api.md",
-        behaviour="The console's cookie makes no command, and opens neither `/mcp` nor `/tool/run`.",
-    ),
-    Requirement(
         id="002/pairing/operator-only",
         source="spec gateway.md, GET /pairing/pending",
         behaviour="The three pairing routes need the operator's token.",

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.surfaces.gateway.conftest import Door
 from tests.surfaces.gateway.test_every_route import Gateway, Operation, opened, operations
 from toolgate.access.sign_in import COOKIE, MARK
@@ -25,7 +23,6 @@ async def signed_in(gateway: Gateway) -> dict[str, str]:
         return {"Cookie": f"{COOKIE}={answer.cookies[COOKIE].value}"}
 
 
-@pytest.mark.requirement("002/operator/cookie")
 async def test_no_operators_route_takes_the_cookie_from_another_page(tmp_path: Path) -> None:
     async with opened(tmp_path) as gateway:
         cookie = await signed_in(gateway)
@@ -47,8 +44,6 @@ async def test_no_operators_route_takes_the_cookie_from_another_page(tmp_path: P
                 assert status == 403, (one, headers, told)
 
 
-@pytest.mark.requirement("002/operator/cookie")
-@pytest.mark.requirement("002/operator/cookie-no-command")
 async def test_the_consoles_own_page_is_the_operator_and_no_commander(tmp_path: Path) -> None:
     async with opened(tmp_path) as gateway:
         page = {**await signed_in(gateway), MARK: "1", "Origin": gateway.url}
