@@ -261,7 +261,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class _SettingRow:
+class SettingRow:
     """A row of the table, for help and docs."""
 
     name: str
@@ -269,10 +269,10 @@ class _SettingRow:
     meaning: str
 
 
-def table() -> Iterator[_SettingRow]:
+def table() -> Iterator[SettingRow]:
     for field in dataclasses.fields(Settings):
         default = "" if isinstance(field.default, Secret) else str(field.default)
-        yield _SettingRow(field.metadata["name"], default, field.metadata["meaning"])
+        yield SettingRow(field.metadata["name"], default, field.metadata["meaning"])
 
 
 def load(

@@ -48,7 +48,7 @@ class Credentials(NamedTuple):
     bearer: str = ""
 
 
-def _hash_of(token: str) -> str:
+def hash_of(token: str) -> str:
     return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -71,8 +71,8 @@ class Registry:
         self._journal = journal
         self._clock = clock
         self._subscribers: list[Callable[[str], Awaitable[None]]] = []
-        self._operator_hash = _hash_of(operator_token)
-        self._gateway_hash = _hash_of(gateway_token) if gateway_token else ""
+        self._operator_hash = hash_of(operator_token)
+        self._gateway_hash = hash_of(gateway_token) if gateway_token else ""
         self._devices: dict[str, Device] = {}
         self._identities: dict[str, Identity] = {}
         self._services: dict[str, Service] = {}
@@ -160,7 +160,7 @@ class Registry:
             return
         if not given:
             raise AuthRequired("X-Gateway-Token is required here")
-        if not same(_hash_of(given), self._gateway_hash):
+        if not same(hash_of(given), self._gateway_hash):
             raise InvalidToken("the gateway token is wrong")
 
     def device_of(self, credentials: Credentials) -> Identity:
@@ -171,7 +171,7 @@ class Registry:
             raise AuthRequired("X-Device-Token is required")
         # An unknown device costs the same comparison as a known one.
         expected = device.token_hash if device is not None else self._operator_hash
-        right = same(_hash_of(credentials.device_token), expected)
+        right = same(hash_of(credentials.device_token), expected)
         if device is None:
             raise AuthRequired("this device is not paired")
         if not right or not device.active:
@@ -181,7 +181,7 @@ class Registry:
 
     def bearer_of(self, token: str) -> Identity:
         """The operator, or the script whose token this is; raises InvalidToken."""
-        hashed = _hash_of(token)
+        hashed = hash_of(token)
         if same(hashed, self._operator_hash):
             return OPERATOR
         for service in self._services.values():
@@ -207,7 +207,7 @@ class Registry:
             keeps = known is not None and known.active and not known.key_by_token
             device = Device(
                 device_id=device_id,
-                token_hash=_hash_of(token),
+                token_hash=hash_of(token),
                 scope=scope,
                 paired_at=self._clock.now_ms(),
                 public_key=public_key or (known.public_key if known is not None and keeps else ""),
@@ -287,7 +287,7 @@ class Registry:
         caller = f"{SERVICE_NAMES}{name}"
 
         async def write() -> bool:
-            service = Service(name, _hash_of(token), scope, self._clock.now_ms())
+            service = Service(name, hash_of(token), scope, self._clock.now_ms())
             known, expected = self._services.get(name), self._version(SERVICES, name)
             ends: Sequence[Operation] = ()
             if known is not None and not scope.agent:  # as in `pair`

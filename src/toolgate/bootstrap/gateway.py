@@ -78,7 +78,7 @@ async def open_gateway(
         *DefinitionRoutes(execution.upstreams.pins, level_of).routes(),
         *PolicyRoutes(execution.policy, execution.simulation, execution.audit).routes(),
         *EvidenceRoutes(
-            execution.evidence, journal, clock, _log_check(settings, execution)
+            execution.evidence, journal, clock, log_check(settings, execution)
         ).routes(),
         *TaskRoutes(execution.tasks, execution.audit, journal).routes(),
     )
@@ -123,7 +123,7 @@ async def open_gateway(
     return door, {**door.on_due, SCHEDULES: scheduler.on_due}
 
 
-def _log_check(settings: Settings, execution: Execution) -> Callable[[], Awaitable[LogReport]]:
+def log_check(settings: Settings, execution: Execution) -> Callable[[], Awaitable[LogReport]]:
     """A check of the whole evidence log on disk, once it holds everything."""
     log_key = execution.evidence.key
 

@@ -27,7 +27,7 @@ from toolgate.tools.calls import EXECUTIONS
 DRAIN_S: Final = 5.0  # for running runs after SIGTERM
 
 
-class _StartRuns(Protocol):
+class StartRuns(Protocol):
     """Begin the work; `forgets` and `is_online` are for the retention."""
 
     def __call__(
@@ -45,9 +45,9 @@ async def open_runs(
     core: Core,
     execution: Execution,
     dispatcher: Dispatcher,
-) -> tuple[Runs, _StartRuns]:
+) -> tuple[Runs, StartRuns]:
     """The runs, and a function that begins their work, given the other deadlines."""
-    agents = await _load_agents(settings, installation, core)
+    agents = await load_agents(settings, installation, core)
     session_tools = SessionTools(core.journal)
     originals = Originals(core.journal, core.seal)
     await originals.load()
@@ -99,7 +99,7 @@ async def open_runs(
     return runs, start
 
 
-async def _load_agents(settings: Settings, installation: Installation, core: Core) -> Agents:
+async def load_agents(settings: Settings, installation: Installation, core: Core) -> Agents:
     """The built-in agents, and those registered by their URL."""
     reach = HttpAgents(core.patterns.known_stream)
     installation.on_stop(reach.close)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from toolgate.bootstrap.admission import Admission
@@ -11,7 +10,6 @@ from toolgate.bootstrap.browser import browser_route, browser_tasks
 from toolgate.bootstrap.gates import open_gate_parts
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.commands.records import InterruptedReads, Rows
-from toolgate.core.clock import Clock
 from toolgate.core.enums import Level, TrustLevel
 from toolgate.core.errors import Misconfigured
 from toolgate.core.json_schema import schema_errors
@@ -22,7 +20,6 @@ from toolgate.evidence.evidence import Evidence
 from toolgate.evidence.log import EvidenceLog
 from toolgate.policy.decide import FindPolicy
 from toolgate.policy.file import PolicyFile, load_policy
-from toolgate.policy.policies import Policies
 from toolgate.sandbox.bwrap import BwrapSandbox
 from toolgate.sandbox.choice import BWRAP, make_sandbox
 from toolgate.sandbox.egress import SandboxEgress
@@ -48,7 +45,8 @@ from toolgate.tools.engines.web_search import WebSearch
 from toolgate.tools.files import FileArtifacts
 from toolgate.tools.gate import Gate
 from toolgate.tools.limits import CapabilityLimits
-from toolgate.tools.routing import Routing, ToolRoute, as_named, named_tools, on_target
+from toolgate.tools.routing import Route as ToolRoute
+from toolgate.tools.routing import Routing, as_named, named_tools, on_target
 from toolgate.tools.simulation import Simulation
 from toolgate.tools.targets.health import TargetHealths
 from toolgate.tools.targets.registry import TargetEngine, Targets, tokens
@@ -89,7 +87,7 @@ async def open_execution(
     admission: Admission | None = None,
 ) -> Execution:
     """`admission` is None where there is no gateway: no devices, and nothing is registered."""
-    journal, clock = core.journal, core.clock
+    journal, clock, redactor = core.journal, core.clock, core.redactor
     parts = await open_gate_parts(settings, installation, core)
     blobs, evidence, audit, policy = parts.blobs, parts.evidence, parts.audit, parts.policy
     policies = parts.policies(lambda call: routing.level_of(call))
@@ -101,10 +99,26 @@ async def open_execution(
     installation.on_stop(sandboxes.close)
     runners = DockerRunners(clock=clock)
     installation.on_stop(runners.close)
-    targets = await _open_targets(core)
-    target_health = _target_health(core, targets, sandboxes, runners)
+    targets = Targets(journal, clock=clock, seal=core.seal)
+    for known in tokens(await targets.list()):
+        core.learn(known)
+    target_health = TargetHealths(
+        targets.list,
+        clock=clock,
+        local=lambda _: sandboxes.health(),
+        remote=runners.health,
+        is_held_back=lambda target: runners.breaker(target).is_open,
+    )
     installation.on_stop(target_health.stop)
-    built_in = _built_in(core, web, sandboxes, policies)
+    built_in = BuiltInEngine(
+        journal=journal,
+        web=web,
+        session=sandboxes.open_for,
+        isolation=sandboxes.isolation,
+        permits=policies.permits_hop,
+        version=VERSION,
+        holds_secret=lambda text: redactor.text(text) != text,
+    )
     local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
     files = FileArtifacts(
         blobs, journal, clock=clock, holds_secret=lambda text: bool(core.patterns.find(text))
@@ -112,10 +126,26 @@ async def open_execution(
     at_target = TargetEngine(targets, local=local, remote=runners.engine)
     on_targets = PathRules(Transfers(at_target, files), policies)
     files_run = FilesRun(policies, sandboxes)
-    programs = _mcp_programs(settings, installation, guard, evidence=evidence, audit=audit)
-    upstreams = await _open_upstreams(installation, core, admission, programs, audit)
+    pins = Pins(journal, clock, core.seal, audit)
+    await pins.load()
+    upstreams = RegisteredServers(
+        clock,
+        None if admission is None else admission.capabilities,
+        programs=mcp_programs(settings, installation, guard, evidence=evidence, audit=audit),
+        pins=pins,
+    )
+    installation.on_stop(upstreams.sessions.close)
     browser = browser_route(lambda: in_browser, TrustLevel.REMOTE)
-    limits = _capability_limits(clock, admission, upstreams, browser) if admission else None
+    limits: CapabilityLimits | None = None
+    if admission is not None:
+        limits = CapabilityLimits(
+            clock,
+            admission.capabilities,
+            admission.rates,
+            upstreams.sessions.capability_of,
+            dict.fromkeys(browser.named, BROWSER_CAPABILITY),
+            pins,
+        )
     routes = [
         *([] if limits is None else [limits.route()]),
         on_target(
@@ -144,8 +174,12 @@ async def open_execution(
     await tasks.runtime.start()
     whoever_has_the_token = Caller(role="executor", level=Level.SIGN)
     executor = LocalExecutor(gate, evidence, journal, clock, whoever_has_the_token, VERSION, files)
-    load = partial(load_policy, parse_shell=parts.parse_shell)
-    simulation = Simulation(journal, evidence, load, parts.parse_shell)
+    simulation = Simulation(
+        journal,
+        evidence,
+        lambda text: load_policy(text, parse_shell=parts.parse_shell),
+        parts.parse_shell,
+    )
     return Execution(
         gate,
         policy,
@@ -164,70 +198,6 @@ async def open_execution(
     )
 
 
-async def _open_targets(core: Core) -> Targets:
-    targets = Targets(core.journal, clock=core.clock, seal=core.seal)
-    for known in tokens(await targets.list()):
-        core.learn(known)
-    return targets
-
-
-def _target_health(
-    core: Core, targets: Targets, sandboxes: Sandboxes, runners: DockerRunners
-) -> TargetHealths:
-    return TargetHealths(
-        targets.list,
-        clock=core.clock,
-        local=lambda _: sandboxes.health(),
-        remote=runners.health,
-        is_held_back=lambda target: runners.breaker(target).is_open,
-    )
-
-
-def _built_in(
-    core: Core, web: GuardedWeb, sandboxes: Sandboxes, policies: Policies
-) -> BuiltInEngine:
-    return BuiltInEngine(
-        journal=core.journal,
-        web=web,
-        session=sandboxes.open_for,
-        isolation=sandboxes.isolation,
-        permits=policies.permits_hop,
-        version=VERSION,
-        holds_secret=lambda text: core.redactor.text(text) != text,
-    )
-
-
-async def _open_upstreams(
-    installation: Installation,
-    core: Core,
-    admission: Admission | None,
-    programs: Programs,
-    audit: AuditLog,
-) -> RegisteredServers:
-    pins = Pins(core.journal, core.clock, core.seal, audit)
-    await pins.load()
-    capabilities = None if admission is None else admission.capabilities
-    upstreams = RegisteredServers(core.clock, capabilities, programs=programs, pins=pins)
-    installation.on_stop(upstreams.sessions.close)
-    return upstreams
-
-
-def _capability_limits(
-    clock: Clock,
-    admission: Admission,
-    upstreams: RegisteredServers,
-    browser: ToolRoute,
-) -> CapabilityLimits:
-    return CapabilityLimits(
-        clock,
-        admission.capabilities,
-        admission.rates,
-        upstreams.sessions.capability_of,
-        dict.fromkeys(browser.named, BROWSER_CAPABILITY),
-        upstreams.pins,
-    )
-
-
 def policed_egress(
     guard: Guard, find: FindPolicy, *, evidence: Evidence, audit: AuditLog
 ) -> SandboxEgress:
@@ -243,7 +213,7 @@ def policed_egress(
     return SandboxEgress(guard, grants=granted.grants, note=note, closed=records.forget)
 
 
-def _mcp_programs(
+def mcp_programs(
     settings: Settings,
     installation: Installation,
     guard: Guard,

@@ -72,11 +72,11 @@ command = click.Group(
 )
 
 
-@command.command("show")
+@command.command()
 @ID
 @click.option("--reveal", is_flag=True, help="Show hidden characters too; this goes on record.")
 @as_operator
-def _show(operator: Operator, *, approval_id: str, reveal: bool, as_json: bool) -> None:
+def show(operator: Operator, *, approval_id: str, reveal: bool, as_json: bool) -> None:
     """Show the whole call that APPROVAL_ID is about.
 
     The commands that answer it are printed too.
@@ -89,9 +89,9 @@ def _show(operator: Operator, *, approval_id: str, reveal: bool, as_json: bool) 
         _print(one, hints=one["status"] == PENDING)
 
 
-@command.command("watch")
+@command.command()
 @as_operator
-def _watch(operator: Operator, *, as_json: bool) -> None:
+def watch(operator: Operator, *, as_json: bool) -> None:
     """Show each call that waits, as it comes, until Ctrl-C.
 
     In a terminal you are asked for each: y approves, n rejects, s leaves it open. What becomes of a

@@ -31,12 +31,12 @@ def command() -> None:
     """
 
 
-@command.command("put")
+@command.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--url", help="The gateway's address, where it is not that of the settings.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @with_settings
-def _put(settings: Settings, *, file: Path, url: str | None, as_json: bool) -> None:
+def put(settings: Settings, *, file: Path, url: str | None, as_json: bool) -> None:
     """Keep FILE and print its ref."""
     if file.stat().st_size > LARGEST_FILE:  # the gateway would close the connection
         raise Invalid(f"a file that is kept has at most {LARGEST_FILE} bytes", field="file")
@@ -49,13 +49,13 @@ def _put(settings: Settings, *, file: Path, url: str | None, as_json: bool) -> N
     click.echo(json.dumps(kept) if as_json else ref)
 
 
-@command.command("get")
+@command.command()
 @click.argument("ref")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Instead of stdout.")
 @click.option("--url", help="The gateway's address, where it is not that of the settings.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; the content in base64.")
 @with_settings
-def _get(
+def get(
     settings: Settings, *, ref: str, output: Path | None, url: str | None, as_json: bool
 ) -> None:
     """Write what REF names: a file, or a document of the evidence."""

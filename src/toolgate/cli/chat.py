@@ -27,7 +27,7 @@ _asking = asyncio.Lock()  # an answer is to the one question that is open
 
 
 @dataclass(frozen=True, slots=True)
-class _Talk:
+class Talk:
     """The agent, the user, and the form of the output."""
 
     url: str
@@ -138,7 +138,7 @@ def _complain(error: wire.Error) -> None:
     click.echo(f"toolgate: {plain(str(reason or error.code))}: {plain(error.message)}", err=True)
 
 
-async def _say(session: Session, said: str, talk: _Talk) -> bool:
+async def _say(session: Session, said: str, talk: Talk) -> bool:
     """Send one message and show its run; True if the run ended well."""
     is_done = is_cancelled = False
     async for event in session.invoke(said, agent_id=talk.agent):
@@ -153,7 +153,7 @@ async def _say(session: Session, said: str, talk: _Talk) -> bool:
     return is_done and not is_cancelled
 
 
-async def _chat(talk: _Talk, once: str) -> bool:
+async def _chat(talk: Talk, once: str) -> bool:
     """Hold the conversation; True if every run ended well."""
     # With --json nobody sits here to be asked: what needs a person waits for one elsewhere.
     decide = None if talk.as_json else _decide
@@ -220,6 +220,6 @@ def command(
     # What the session logs is said here anyway.
     logging.getLogger("toolgate").addHandler(logging.NullHandler())
     key = settings.api_key.reveal()
-    talk = _Talk(url, agent, user, key, session_id, as_json)
+    talk = Talk(url, agent, user, key, session_id, as_json)
     if not uvloop.run(_chat(talk, " ".join(message))):
         sys.exit(EXIT_FAILED)

@@ -42,7 +42,7 @@ Asked = Callable[[wire.ApprovalRequired], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class _Teller:
+class Teller:
     """Says each step as it happens: for a person, or a JSON line each."""
 
     as_json: bool
@@ -136,7 +136,7 @@ async def _unasked(event: wire.ApprovalRequired) -> None:
     )
 
 
-async def _play(settings: Settings, tell: _Teller, *, use_running: bool) -> None:
+async def _play(settings: Settings, tell: Teller, *, use_running: bool) -> None:
     async with (
         _instance(settings, use_running=use_running) as (urls, operator),
         connect(urls["ingress_ws"], user_id="demo", api_key=settings.api_key.reveal()) as session,
@@ -155,7 +155,7 @@ async def _play(settings: Settings, tell: _Teller, *, use_running: bool) -> None
         tell.fact("verified", f"{count} in {found['tookMs']} ms", style="green")
 
 
-async def _calls(session: Session, operator: Operator, tell: _Teller) -> None:
+async def _calls(session: Session, operator: Operator, tell: Teller) -> None:
     tell.step("An agent reads: the policy allows it, the sandbox runs it")
     tell.fact("shell", READ, style="cyan")
     tell.fact("output", await _say(session, _call("shell", command=READ), asked=_unasked))
@@ -180,7 +180,7 @@ async def _calls(session: Session, operator: Operator, tell: _Teller) -> None:
     )
 
 
-async def _browse(session: Session, tell: _Teller) -> None:
+async def _browse(session: Session, tell: Teller) -> None:
     tell.step("An agent hands a task to the browser: pages are read")
     call = _call(BATCH, urls=list(PAGES))
     for url in PAGES:
@@ -237,7 +237,7 @@ def command(settings: table.Settings, *, is_private: bool | None, as_json: bool)
     if is_meant and not use_running:
         where = f"{host_in_url(settings)}:{settings.gateway_port}"
         raise Unavailable(f"no Toolgate answers at {where}; `toolgate up` starts one")
-    tell = _Teller(as_json)
+    tell = Teller(as_json)
     try:
         asyncio.run(_play(settings, tell, use_running=use_running))
     except (aiohttp.ClientError, Disconnected, Refused, TimeoutError) as failed:

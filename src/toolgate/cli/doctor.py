@@ -49,7 +49,7 @@ PORTS: Final = {  # and what is in the health of who listens there
 
 
 @dataclass(frozen=True, slots=True)
-class _Finding:
+class Finding:
     name: str
     ok: bool
     detail: str
@@ -57,17 +57,17 @@ class _Finding:
     needed: bool = True  # without it Toolgate does not do its work
 
 
-async def _check_backend(name: str, *, docker_url: str = DOCKER_URL) -> _Finding:
+async def check_backend(name: str, *, docker_url: str = DOCKER_URL) -> Finding:
     """Open a sandbox and try it; nothing is left behind."""
     sandbox = make_sandbox(name, docker_url=docker_url)
     try:
         await sandbox.check()
     except Unavailable as unavailable:
         detail, hint = str(unavailable), hint_for(name, str(unavailable))
-        return _Finding(f"sandbox {name}", ok=False, detail=detail, hint=hint, needed=False)
+        return Finding(f"sandbox {name}", ok=False, detail=detail, hint=hint, needed=False)
     finally:
         await sandbox.close()
-    return _Finding(f"sandbox {name}", ok=True, detail="isolates", needed=False)
+    return Finding(f"sandbox {name}", ok=True, detail="isolates", needed=False)
 
 
 def hint_for(backend: str, said: str) -> str:
@@ -87,22 +87,22 @@ def hint_for(backend: str, said: str) -> str:
     return REASON
 
 
-def _check_python() -> _Finding:
+def check_python() -> Finding:
     found = ".".join(map(str, sys.version_info[:3]))
     ok = sys.version_info[:2] >= OLDEST_PYTHON
-    return _Finding("python", ok, found, "" if ok else "install Python 3.11 or newer")
+    return Finding("python", ok, found, "" if ok else "install Python 3.11 or newer")
 
 
-def _check_chromium(settings: Settings) -> _Finding:
+def check_chromium(settings: Settings) -> Finding:
     try:
         found = find_chromium(settings.chromium)
     except ToolgateError as missing:
         hint = "as root on Debian: apt-get install chromium-headless-shell, or set CHROMIUM"
-        return _Finding("chromium", ok=False, detail=str(missing), hint=hint, needed=False)
-    return _Finding("chromium", ok=True, detail=found, needed=False)
+        return Finding("chromium", ok=False, detail=str(missing), hint=hint, needed=False)
+    return Finding("chromium", ok=True, detail=found, needed=False)
 
 
-def check_ports(settings: Settings) -> Iterator[_Finding]:
+def check_ports(settings: Settings) -> Iterator[Finding]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     for name, (field, health) in PORTS.items():
         port = getattr(settings, field)
@@ -114,72 +114,72 @@ def check_ports(settings: Settings) -> Iterator[_Finding]:
                 in_use = refused.errno == errno.EADDRINUSE
                 if in_use and answers(f"http://{host_in_url(settings)}:{port}", health):
                     detail = f"{settings.host}:{port} is in use, by a Toolgate that runs"
-                    yield _Finding(name, ok=True, detail=detail, needed=False)
+                    yield Finding(name, ok=True, detail=detail, needed=False)
                     continue
                 detail = f"{settings.host}:{port} " + ("is in use" if in_use else str(refused))
                 hint = f"stop what holds it, or set {name} to another port"
-                yield _Finding(name, ok=False, detail=detail, hint=hint, needed=False)
+                yield Finding(name, ok=False, detail=detail, hint=hint, needed=False)
                 continue
-        yield _Finding(name, ok=True, detail=f"{settings.host}:{port} is free", needed=False)
+        yield Finding(name, ok=True, detail=f"{settings.host}:{port} is free", needed=False)
 
 
-def check_disk(settings: Settings) -> _Finding:
+def check_disk(settings: Settings) -> Finding:
     home = settings.home.absolute()
     try:
         there = next(path for path in (home, *home.parents) if path.exists())
         free = shutil.disk_usage(there).free
     except OSError as refused:
-        return _Finding("disk", ok=False, detail=f"{home}: {refused.strerror}", hint=OTHER_HOME)
+        return Finding("disk", ok=False, detail=f"{home}: {refused.strerror}", hint=OTHER_HOME)
     if not os.access(there, os.W_OK | os.X_OK):
         detail = f"this user may not write to {there}"
-        return _Finding("disk", ok=False, detail=detail, hint=OTHER_HOME)
+        return Finding("disk", ok=False, detail=detail, hint=OTHER_HOME)
     ok = free >= LEAST_DISK_BYTES
     hint = "" if ok else "make room, or set TOOLGATE_HOME to another disk"
-    return _Finding("disk", ok, f"{free // (1024 * 1024)} MB free at {there}", hint)
+    return Finding("disk", ok, f"{free // (1024 * 1024)} MB free at {there}", hint)
 
 
-def check_policy(settings: Settings) -> _Finding:
+def check_policy(settings: Settings) -> Finding:
     kept = settings.home / KEPT_POLICY
     try:
         found = kept if kept.exists() else None
     except OSError as refused:
         detail = f"{kept}: {refused.strerror}"
-        return _Finding("policy", ok=False, detail=detail, hint=OTHER_HOME)
+        return Finding("policy", ok=False, detail=detail, hint=OTHER_HOME)
     path = Path(settings.policy_file) if settings.policy_file else found
     try:
         text = default_policy_text() if path is None else path.read_text("utf-8")
         policy = load_policy(text, parse_shell=TreeSitterShellParser())
     except (ToolgateError, OSError, UnicodeDecodeError) as wrong:
         hint = f"toolgate policy check {path} says what is wrong"
-        return _Finding("policy", ok=False, detail=str(wrong), hint=hint)
+        return Finding("policy", ok=False, detail=str(wrong), hint=hint)
     where = "the shipped one" if path is None else str(path)
     detail = f"{where}: {len(policy.rules)} rules, {len(policy.tests)} tests pass"
-    return _Finding("policy", ok=True, detail=detail)
+    return Finding("policy", ok=True, detail=detail)
 
 
-def _check_extras(settings: Settings) -> Iterator[_Finding]:
+def check_extras(settings: Settings) -> Iterator[Finding]:
     for extra, (package, use, is_set) in EXTRAS.items():
         there = importlib.util.find_spec(package) is not None
         detail = use if there else f"{use}: not installed"
         hint = "" if there else f"pip install 'toolgate[{extra}]' (in a clone: make setup)"
         needed = bool(is_set and getattr(settings, is_set))
-        yield _Finding(f"extra {extra}", there, detail, hint, needed)
+        yield Finding(f"extra {extra}", there, detail, hint, needed)
 
 
-async def _examine(settings: Settings, docker_url: str) -> list[_Finding]:
-    sandboxes = [await _check_backend(name, docker_url=docker_url) for name in (BWRAP, DOCKER)]
+async def examine(settings: Settings, docker_url: str) -> list[Finding]:
+    sandboxes = [await check_backend(name, docker_url=docker_url) for name in (BWRAP, DOCKER)]
     return [
-        _check_python(),
+        check_python(),
         *sandboxes,
-        _check_chromium(settings),
-        *_check_extras(settings),
+        check_chromium(settings),
+        *check_extras(settings),
         *check_ports(settings),
         check_disk(settings),
         check_policy(settings),
     ]
 
 
-def _works(findings: list[_Finding]) -> bool:
+def works(findings: list[Finding]) -> bool:
     """Tell if Toolgate can work here: everything needed is ok, and at least one sandbox."""
     sandboxes = [finding.ok for finding in findings if finding.name.startswith("sandbox ")]
     return any(sandboxes) and all(finding.ok for finding in findings if finding.needed)
@@ -194,7 +194,7 @@ def command(settings: table.Settings, *, docker_url: str, as_json: bool) -> None
 
     Fails where something is missing that Toolgate cannot do without, or no sandbox works.
     """
-    findings = asyncio.run(_examine(settings, docker_url))
+    findings = asyncio.run(examine(settings, docker_url))
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings]))
     else:
@@ -210,5 +210,5 @@ def command(settings: table.Settings, *, docker_url: str, as_json: bool) -> None
                 detail.append(f"\n{finding.hint}", "dim")
             shown.add_row(mark, Text(finding.name), detail)
         print_table(shown)
-    if not _works(findings):
+    if not works(findings):
         sys.exit(EXIT_FAILED)

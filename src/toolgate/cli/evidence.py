@@ -41,11 +41,11 @@ def command() -> None:
     """Show, export and verify what was done."""
 
 
-@command.command("show")
+@command.command()
 @click.argument("what")
 @_json
 @_home
-def _show(what: str, *, as_json: bool, home: Path | None) -> None:
+def show(what: str, *, as_json: bool, home: Path | None) -> None:
     """Print the records about WHAT: an index, a request's id, or an artifact's ref.
 
     With --json one line for each: its index, the record, and its artifacts as texts.
@@ -72,7 +72,7 @@ def _show(what: str, *, as_json: bool, home: Path | None) -> None:
         _tell_lost(lost)
 
 
-@command.command("export")
+@command.command()
 @click.argument("what", required=False)
 @click.option("--all", "everything", is_flag=True, help="The whole log, with its artifacts.")
 @click.option(
@@ -80,7 +80,7 @@ def _show(what: str, *, as_json: bool, home: Path | None) -> None:
 )
 @_json
 @_home
-def _export(
+def export(
     what: str | None, everything: bool, output: Path, *, as_json: bool, home: Path | None
 ) -> None:
     """Write a file that proves one record, or with --all a directory that proves them all.
@@ -103,7 +103,7 @@ def _export(
     click.echo(json.dumps({"ok": True, **written}) if as_json else line)
 
 
-@command.command("verify")
+@command.command()
 @click.argument("path", required=False, type=click.Path(exists=True, path_type=Path))
 @click.option("--key", default="", help="The verifier key, or a file that holds it.")
 @click.option(
@@ -113,7 +113,7 @@ def _export(
 )
 @_json
 @_home
-def _verify(
+def verify(
     path: Path | None, key: str, since: Path | None, *, as_json: bool, home: Path | None
 ) -> None:
     """Check a proof file, a log's directory or a home; exit 1 where anything was changed."""

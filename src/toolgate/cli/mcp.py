@@ -47,7 +47,7 @@ command.add_command(
 @click.argument("name")
 @click.argument("tool", required=False)
 @as_operator
-def _shown(operator: Operator, *, name: str, tool: str | None, as_json: bool) -> None:
+def shown(operator: Operator, *, name: str, tool: str | None, as_json: bool) -> None:
     """Show the definitions of NAME (a server, or SERVER.TOOL), and what has changed in them."""
     found = _find(operator, name, tool)
     if as_json:
@@ -57,12 +57,12 @@ def _shown(operator: Operator, *, name: str, tool: str | None, as_json: bool) ->
         click.echo("\n".join(_difference(one) if "changed" in one else _lines(one["definition"])))
 
 
-@command.command("accept")
+@command.command()
 @click.argument("name")
 @click.argument("tool", required=False)
 @click.option("--yes", is_flag=True, help="Do not ask after the difference is shown.")
 @as_operator
-def _accept(operator: Operator, *, name: str, tool: str | None, yes: bool, as_json: bool) -> None:
+def accept(operator: Operator, *, name: str, tool: str | None, yes: bool, as_json: bool) -> None:
     """Show what has changed in the tools of NAME (a server, or SERVER.TOOL), and accept it."""
     changed = [one for one in _find(operator, name, tool) if "changed" in one]
     accepted = []

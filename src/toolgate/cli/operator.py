@@ -40,7 +40,7 @@ class Operator:
         """The whole answer; raises Refused with the gateway's own words, Unavailable."""
         with self._open(method, path, body) as got:
             answer = json.loads(got.read())
-        return _answer_of("gateway", self.url, answer)
+        return answer_of("gateway", self.url, answer)
 
     def data(self, method: str, path: str, body: Any = None) -> Any:
         return self.ask(method, path, body)["data"]
@@ -114,7 +114,7 @@ class _Answer(dict[str, Any]):
         raise self._stranger
 
 
-def _answer_of(what: str, url: str, answer: Any) -> dict[str, Any]:
+def answer_of(what: str, url: str, answer: Any) -> dict[str, Any]:
     """The members of an answer; raises Unavailable, also later for a missing member."""
     stranger = Unavailable(f"no {what} answers at {url}, but something else: see --url")
     if not isinstance(answer, dict):

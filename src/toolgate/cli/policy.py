@@ -57,10 +57,10 @@ def command() -> None:
     """
 
 
-@command.command("show")
+@command.command()
 @_file
 @_json
-def _show(file: Path | None, *, as_json: bool) -> None:
+def show(file: Path | None, *, as_json: bool) -> None:
     """Print the policy as it is written, to start one of your own from."""
     path = file or _in_force()
     text = _text(path, as_json=as_json)
@@ -70,16 +70,16 @@ def _show(file: Path | None, *, as_json: bool) -> None:
         click.echo(text, nl=False)
 
 
-@command.command("schema")
-def _schema() -> None:
+@command.command()
+def schema() -> None:
     """Print the JSON Schema of a policy file, for editors."""
     click.echo(schema_text(), nl=False)
 
 
-@command.command("check")
+@command.command()
 @_file
 @_json
-def _check(file: Path | None, *, as_json: bool) -> None:
+def check(file: Path | None, *, as_json: bool) -> None:
     """Check that FILE is well formed and its own tests pass; warn of allows that run other programs."""
     path = file or _in_force()
     policy = _read(path, as_json=as_json)
@@ -107,7 +107,7 @@ def _check(file: Path | None, *, as_json: bool) -> None:
 @command.command("test")
 @_file
 @_json
-def _run_embedded(file: Path | None, *, as_json: bool) -> None:
+def run_embedded(file: Path | None, *, as_json: bool) -> None:
     """Run the tests that FILE carries."""
     results = _results(_read(file or _in_force(), as_json=as_json))
     failed = sum(not result.passed for result in results)
@@ -139,7 +139,7 @@ def _run_embedded(file: Path | None, *, as_json: bool) -> None:
 @click.option("--level", type=_levels, help="The tool's. [its own; write where it is unknown]")
 @click.option("--expect", type=_effects, help="Exit 1 unless this is decided.")
 @_json
-def _explain_call(
+def explain_call(
     file: Path | None,
     *,
     tool: str,
@@ -189,7 +189,7 @@ def _explain_call(
 @click.option("--home", type=click.Path(path_type=Path), help="Whose calls. [TOOLGATE_HOME]")
 @click.option("--against", type=_path, help="Compare with this policy, not with what is recorded.")
 @_json
-def _simulate_calls(
+def simulate_calls(
     candidate: Path,
     *,
     calls: IO[str] | None,

@@ -49,10 +49,10 @@ command = click.Group(
 )
 
 
-@command.command("show")
+@command.command()
 @RUN
 @as_operator
-def _show(operator: Operator, *, run_id: str, as_json: bool) -> None:
+def show(operator: Operator, *, run_id: str, as_json: bool) -> None:
     """Show RUN_ID, what it waits for, and the commands that go on from there."""
     one = operator.data("GET", f"/runs/{quote(run_id, safe='')}")
     if as_json:

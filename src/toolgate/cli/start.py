@@ -8,7 +8,7 @@ from toolgate.cli import interrupts
 
 def run() -> None:
     interrupts.end_at_once()
-    _open_streams()
+    open_streams()
     # What takes time is imported only now.
     from toolgate.cli.main import main  # noqa: PLC0415
 
@@ -19,7 +19,7 @@ def run() -> None:
         sys.exit(1)
 
 
-def _open_streams() -> None:
+def open_streams() -> None:
     """A stream that was closed becomes an empty one: a socket in its place would end the loop."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:

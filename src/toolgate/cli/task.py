@@ -25,7 +25,7 @@ def command() -> None:
 
 @command.command("list")
 @as_operator
-def _listed(operator: Operator, *, as_json: bool) -> None:
+def listed(operator: Operator, *, as_json: bool) -> None:
     """The newest tasks."""
     found = operator.data("GET", "/tasks")["runs"]
     columns = {"task": "runId", "status": "status", "template": "templateId", "begun": "createdAt"}
@@ -37,9 +37,9 @@ def _listed(operator: Operator, *, as_json: bool) -> None:
     )
 
 
-@command.command("templates")
+@command.command()
 @as_operator
-def _templates(operator: Operator, *, as_json: bool) -> None:
+def templates(operator: Operator, *, as_json: bool) -> None:
     """The templates, with the inputs that each requires."""
     found = operator.data("GET", "/tasks/templates")["templates"]
     if not as_json:
@@ -49,11 +49,11 @@ def _templates(operator: Operator, *, as_json: bool) -> None:
     show(found, columns, as_json=as_json)
 
 
-@command.command("run")
+@command.command()
 @click.argument("template")
 @click.option("--inputs", default="{}", help="What the template wants, as a JSON object.")
 @as_operator
-def _run(operator: Operator, *, template: str, inputs: str, as_json: bool) -> None:
+def run(operator: Operator, *, template: str, inputs: str, as_json: bool) -> None:
     """Run TEMPLATE and wait for its end; Ctrl-C cancels it. Exits 1 where it fails.
 
     For instance: toolgate task run screenshot_page --inputs '{"url": "https://example.com/"}'
@@ -77,13 +77,13 @@ def _run(operator: Operator, *, template: str, inputs: str, as_json: bool) -> No
         sys.exit(EXIT_FAILED)
 
 
-@command.command("get")
+@command.command()
 @click.argument("artifact_id")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write."
 )
 @as_operator
-def _get(operator: Operator, *, artifact_id: str, output: Path, as_json: bool) -> None:
+def get(operator: Operator, *, artifact_id: str, output: Path, as_json: bool) -> None:
     """Write an artifact, such as a screenshot, to a file."""
     content = operator.file(f"/tasks/artifacts/{quote(artifact_id, safe='')}")
     try:

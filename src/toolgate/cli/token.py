@@ -20,7 +20,7 @@ def command() -> None:
 
 @command.command("list")
 @as_operator
-def _listed(operator: Operator, *, as_json: bool) -> None:
+def listed(operator: Operator, *, as_json: bool) -> None:
     """The tokens that there are; none can be shown again."""
     tokens = operator.data("GET", "/tokens")["items"]
     columns = {"name": "name", "may": "scope", "made": "madeAt"}
@@ -32,20 +32,20 @@ def _listed(operator: Operator, *, as_json: bool) -> None:
     )
 
 
-@command.command("make")
+@command.command()
 @click.argument("name")
 @scope_options
 @as_operator
-def _make(operator: Operator, *, name: str, as_json: bool, **scope: Any) -> None:
+def make(operator: Operator, *, name: str, as_json: bool, **scope: Any) -> None:
     """Make a token and print it, this once. The same NAME again ends the old one."""
     made = operator.data("POST", "/tokens", {"name": name, "scope": scope})
     click.echo(json.dumps(made) if as_json else made["token"])
 
 
-@command.command("end")
+@command.command()
 @click.argument("name")
 @as_operator
-def _end(operator: Operator, *, name: str, as_json: bool) -> None:
+def end(operator: Operator, *, name: str, as_json: bool) -> None:
     """End a token, at once."""
     ended = operator.data("DELETE", f"/tokens/{quote(name, safe='')}")
     click.echo(json.dumps(ended) if as_json else f"{name} is ended")

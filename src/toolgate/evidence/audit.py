@@ -41,7 +41,7 @@ FILTERS: Final = {  # of a query, over HTTP and in the terminal
 PARAMETERS: Final = frozenset({*FILTERS, "limit", "cursor"})
 
 
-class _Events(Protocol):
+class Events(Protocol):
     """The part of a journal that a query reads."""
 
     async def read(
@@ -68,7 +68,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: tuple[str, ...] = ()  # of the evidence, for an episode
 
 
-class _AuditRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class AuditRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """As the contract has it on the wire."""
 
     id: int
@@ -83,7 +83,7 @@ class _AuditRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class AuditPage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    items: list[_AuditRow]
+    items: list[AuditRow]
     next_cursor: int | None = None
 
 
@@ -206,10 +206,10 @@ class AuditLog:
         return await search(self._journal, query)
 
 
-async def search(events: _Events, query: AuditQuery) -> AuditPage:
+async def search(events: Events, query: AuditQuery) -> AuditPage:
     """The rows, newest first; `next_cursor` only where more rows follow."""
     limit = max(1, min(query.limit, LARGEST_LIMIT))
-    rows: list[_AuditRow] = []
+    rows: list[AuditRow] = []
     before = await _first_after(events, query)
     subject, needles = _subject_of(query), _needles_of(query)
     while len(rows) <= limit:
@@ -230,7 +230,7 @@ async def search(events: _Events, query: AuditQuery) -> AuditPage:
     return _answer(rows, limit)
 
 
-async def _first_after(events: _Events, query: AuditQuery) -> int | None:
+async def _first_after(events: Events, query: AuditQuery) -> int | None:
     """Below which id to begin: the cursor's, or the first row that is later than asked for."""
     if query.until is None:
         return query.cursor
@@ -297,7 +297,7 @@ def _too_old(event: Event, query: AuditQuery) -> bool:
     return query.since is not None and event.at < query.since - CLOCK_SLACK_MS
 
 
-def _matching(event: Event, query: AuditQuery) -> _AuditRow | None:
+def _matching(event: Event, query: AuditQuery) -> AuditRow | None:
     if query.since is not None and event.at < query.since:
         return None
     if query.until is not None and event.at > query.until:
@@ -313,7 +313,7 @@ def _matching(event: Event, query: AuditQuery) -> _AuditRow | None:
         wanted = getattr(query, attribute)
         if wanted is not None and stored.metadata.get(name) != wanted:
             return None
-    return _AuditRow(
+    return AuditRow(
         id=event.seq,
         tenant_id=stored.tenant_id,
         workspace_id=stored.workspace_id,
@@ -326,7 +326,7 @@ def _matching(event: Event, query: AuditQuery) -> _AuditRow | None:
     )
 
 
-def _answer(rows: list[_AuditRow], limit: int) -> AuditPage:
+def _answer(rows: list[AuditRow], limit: int) -> AuditPage:
     if len(rows) <= limit:
         return AuditPage(items=rows)
     return AuditPage(items=rows[:limit], next_cursor=rows[limit - 1].id)

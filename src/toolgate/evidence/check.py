@@ -62,11 +62,11 @@ ReadArtifact = Callable[[str, str], bytes]
 Told = Callable[[int, int], None]
 
 
-def _untold(_done: int, _total: int) -> None:
+def untold(_done: int, _total: int) -> None:
     """For whoever does not want to hear how far it is."""
 
 
-class _Proof(msgspec.Struct, forbid_unknown_fields=True):
+class Proof(msgspec.Struct, forbid_unknown_fields=True):
     artifacts: dict[str, str]
     checkpoint: str
     format: str
@@ -84,7 +84,7 @@ class _Said(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class _Proven:
+class Proven:
     index: int
     checkpoint: Checkpoint
     key: VerifierKey
@@ -100,13 +100,13 @@ class LogReport:
     notes: list[str] = field(default_factory=list)
 
 
-def check_proof(raw: bytes, *, key: VerifierKey | None = None) -> _Proven:
+def check_proof(raw: bytes, *, key: VerifierKey | None = None) -> Proven:
     """What a proof file proves. Without a key, only that it fits the key that came with it.
 
     Raises Invalid, saying what does not fit.
     """
     try:
-        proof = msgspec.json.decode(raw, type=_Proof)
+        proof = msgspec.json.decode(raw, type=Proof)
     except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
         raise Invalid(f"not a proof file: {unreadable}", field="file") from unreadable
     if msgspec.json.encode(proof, order="sorted") + b"\n" != raw:
@@ -136,7 +136,7 @@ def check_proof(raw: bytes, *, key: VerifierKey | None = None) -> _Proven:
     for ref, content in proof.artifacts.items():
         if digest_of(content.encode()) != named[ref]:
             raise Invalid(f"artifact {ref} is not what was recorded", field="artifacts")
-    return _Proven(
+    return Proven(
         index=proof.index,
         checkpoint=checkpoint,
         key=own_key,
@@ -152,7 +152,7 @@ def check_log(
     since: str = "",
     read_artifact: ReadArtifact | None = None,
     journal: Iterator[bytes] | None = None,
-    told: Told = _untold,
+    told: Told = untold,
 ) -> LogReport:
     """Every byte of a log against its checkpoint; its artifacts and journal where given.
 

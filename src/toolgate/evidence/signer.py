@@ -41,7 +41,7 @@ class Ed25519Signer:
             serialization.Encoding.Raw, serialization.PublicFormat.Raw
         )
         # Without a name of its own the log is named by its key, so that no two are called the same.
-        self.key = VerifierKey(name=name or _default_name(public), public=public)
+        self.key = VerifierKey(name=name or default_name(public), public=public)
 
     def __repr__(self) -> str:
         return f"Ed25519Signer({self.key})"
@@ -76,7 +76,7 @@ class Commitments:
         return "hmac-sha256:" + made.hexdigest()
 
 
-def _default_name(public: bytes) -> str:
+def default_name(public: bytes) -> str:
     return f"toolgate/{hashlib.sha256(public).hexdigest()[:NAME_DIGITS]}"
 
 

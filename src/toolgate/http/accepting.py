@@ -27,7 +27,7 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 Connect = Callable[[ProtocolFactory, socket.socket], Awaitable[object]]
 
 
-class _AcceptingServer(asyncio.AbstractServer):
+class AcceptingServer(asyncio.AbstractServer):
     """A listening socket and the task that accepts its connections."""
 
     def __init__(
@@ -100,7 +100,7 @@ class _AcceptingServer(asyncio.AbstractServer):
         log.error("accept_failed address=%s error=%s%s", bound.getsockname(), failed, more)
 
 
-class _Loop(uvloop.Loop):
+class Loop(uvloop.Loop):
     """uvloop, whose servers on a bound socket are AcceptingServers.
 
     `fast` gives connections the transports of aiofastnet, which picows is quickest with.
@@ -118,16 +118,16 @@ class _Loop(uvloop.Loop):
         connect: Connect = self.connect_accepted_socket
         if options.get("fast"):
             connect = partial(aiofastnet.connect_accepted_socket, self)
-        return _AcceptingServer(self, factory, bound, connect)
+        return AcceptingServer(self, factory, bound, connect)
 
 
 def fast() -> dict[str, Any]:
     """The options of picows' `ws_create_server` on the running loop."""
-    mine = isinstance(asyncio.get_running_loop(), _Loop)
+    mine = isinstance(asyncio.get_running_loop(), Loop)
     return {"fast": True, "use_aiofastnet": False} if mine else {}
 
 
 def run(main: Any) -> Any:
     """Run a server's main coroutine."""
-    with asyncio.Runner(loop_factory=_Loop) as runner:
+    with asyncio.Runner(loop_factory=Loop) as runner:
         return runner.run(main)

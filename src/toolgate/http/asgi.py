@@ -66,7 +66,7 @@ class BodyTooLarge(Exception):
         self.limit = limit
 
 
-class _HalfBody(Invalid, ClientDisconnect):
+class HalfBody(Invalid, ClientDisconnect):
     """The sender has gone: nobody reads an answer, and the log has no failure."""
 
 
@@ -104,7 +104,7 @@ async def receive_body(
     if size > limit:
         raise BodyTooLarge(limit)
     if message["type"] == "http.disconnect":
-        raise _HalfBody("the sender went away before the end of the body")
+        raise HalfBody("the sender went away before the end of the body")
     return b"".join(chunks)
 
 

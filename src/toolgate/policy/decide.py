@@ -44,7 +44,7 @@ def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: Pars
             or _fired(candidates.ask, facts)
             or _allowed(candidates.allow, facts)
             or _fired(candidates.otherwise, facts)
-            or _no_rule_allows(policy, candidates.allow, facts)
+            or no_rule_allows(policy, candidates.allow, facts)
         )
     except (LimitReached, TooComplex) as limit:
         return _refusal(policy, LIMIT_REACHED, f"Limit reached: {limit}")
@@ -85,8 +85,8 @@ def _no_shell(_: str) -> Script:
 def _fired(rules: EffectRules, facts: Facts) -> Decision | None:
     """The first that fires; the rest are looked at too, since an error in any of them denies."""
     decision: Decision | None = None
-    for rule in _firing_candidates(rules, facts):
-        part = _fires(rule, facts)
+    for rule in firing_candidates(rules, facts):
+        part = fires(rule, facts)
         if part is not None and decision is None:
             decision = _decision(rule, facts.call, part)
             if decision.effect is Effect.DENY:
@@ -94,7 +94,7 @@ def _fired(rules: EffectRules, facts: Facts) -> Decision | None:
     return decision
 
 
-def _firing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
+def firing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
     """The deny or ask rules worth looking at: of those about hosts, only this call's hosts'."""
     if not rules.hosted:
         return rules.plain
@@ -107,7 +107,7 @@ def _firing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
     return in_order(about.union(rules.plain))
 
 
-def _allowing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
+def allowing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
     """The allow rules worth looking at: every URL must match, so those of the first are enough."""
     if not rules.hosted:
         return rules.plain
@@ -116,7 +116,7 @@ def _allowing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
     return rules.plain if first is None else rules.about(first.host)
 
 
-def _fires(rule: Rule, facts: Facts) -> str | None:
+def fires(rule: Rule, facts: Facts) -> str | None:
     """For a deny or an ask: the part of the call that it fires on ("" for the whole), or None."""
     for check in rule.checks:
         if check(facts) is NO:
@@ -137,9 +137,9 @@ def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
     """
     coverage: _Coverage | None = None
     error: Exception | None = None
-    for rule in _allowing_candidates(rules, facts):
+    for rule in allowing_candidates(rules, facts):
         try:
-            if not _permits(rule, facts):
+            if not permits(rule, facts):
                 continue
             if rule.commands is None:
                 return _allowed_by(rule, facts)
@@ -180,7 +180,7 @@ class _Coverage:
         return self.first is not None and not self._left
 
 
-def _permits(rule: Rule, facts: Facts) -> bool:
+def permits(rule: Rule, facts: Facts) -> bool:
     """For an allow: whether everything but its commands holds, for certain."""
     for check in rule.checks:  # noqa: SIM110 - all() costs a generator on the hot path
         if check(facts) is not YES:
@@ -194,7 +194,7 @@ def has_known_env(rule: Rule, facts: Facts) -> bool:
     return not env or (isinstance(env, Mapping) and env.keys() <= rule.env_names)
 
 
-def _no_rule_allows(policy: Policy, rules: EffectRules, facts: Facts) -> Decision:
+def no_rule_allows(policy: Policy, rules: EffectRules, facts: Facts) -> Decision:
     """The default, with the reason that helps most (the texts are the executor contract's)."""
     tool = facts.call.tool
     if tool == HTTP_FETCH and rules.hosted:

@@ -23,7 +23,7 @@ SPELLED: Final = 200  # characters of a command
 
 
 @dataclass(frozen=True, slots=True)
-class _RuleTrace:
+class RuleTrace:
     rule_id: str
     effect: Effect
     matched: bool
@@ -31,14 +31,14 @@ class _RuleTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Explanation:
+class Explanation:
     decision: Decision
-    traces: tuple[_RuleTrace, ...]  # in the order that counts: deny, ask, allow, ask otherwise
+    traces: tuple[RuleTrace, ...]  # in the order that counts: deny, ask, allow, ask otherwise
 
 
 def explain(
     policy: Policy, call: ToolRequest, *, level: Level, parse_shell: ParseShell
-) -> _Explanation:
+) -> Explanation:
     """The decision with a trace of every rule that names the tool."""
     candidates = policy.candidates(rules_name(call))
     facts = Facts(call, level=level, parse_shell=parse_shell)
@@ -48,17 +48,17 @@ def explain(
         for rule in in_order((*rules.plain, *rules.hosted))
     ]
     decision = decide(policy, call, level=level, parse_shell=parse_shell)
-    return _Explanation(decision, tuple(traces))
+    return Explanation(decision, tuple(traces))
 
 
-def _trace(rule: Rule, facts: Facts) -> _RuleTrace:
+def _trace(rule: Rule, facts: Facts) -> RuleTrace:
     try:
         matched, why = _conditions(rule, facts)
         if matched and rule.commands is not None:
             matched, why = _commands(rule, facts)
     except (EvaluationError, LimitReached, TooComplex) as error:
         matched, why = False, f"cannot be applied: {error}"
-    return _RuleTrace(rule.id, rule.effect, matched, why)
+    return RuleTrace(rule.id, rule.effect, matched, why)
 
 
 def _conditions(rule: Rule, facts: Facts) -> tuple[bool, str]:

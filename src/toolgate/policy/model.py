@@ -201,7 +201,7 @@ def in_order(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidates:
+class Candidates:
     deny: EffectRules
     ask: EffectRules
     allow: EffectRules
@@ -224,7 +224,7 @@ class Policy:
         self.tests = tuple(tests)
         self._by_tool: dict[str, list[Rule]] = {}
         self._globs: list[tuple[Glob, Rule]] = []
-        self._remembered: dict[str, _Candidates] = {}
+        self._remembered: dict[str, Candidates] = {}
         for rule in self.rules:
             for tool in rule.tools:
                 if "*" in tool:
@@ -232,7 +232,7 @@ class Policy:
                 else:
                     self._by_tool.setdefault(tool, []).append(rule)
 
-    def candidates(self, tool: str) -> _Candidates:
+    def candidates(self, tool: str) -> Candidates:
         """The rules that name this tool; worked out once per tool.
 
         A rule that names `browser.run_task_template` also names every template.
@@ -250,7 +250,7 @@ class Policy:
                 }
             )
             ordered = [rules[position] for position in sorted(rules)]
-            found = _Candidates(
+            found = Candidates(
                 deny=_effect_rules(rule for rule in ordered if rule.effect is Effect.DENY),
                 ask=_effect_rules(
                     rule for rule in ordered if rule.effect is Effect.ASK and not rule.otherwise

@@ -45,7 +45,7 @@ ATTEMPTS: Final = 10  # of one step, if other changes of the run are first
 
 
 @dataclass(slots=True)
-class _TurnWriter:
+class TurnWriter:
     """Writes an agent's turn into the journal; text that comes during a commit goes into the next."""
 
     runs: Runs
@@ -183,7 +183,7 @@ class Advance:
         if state.status is RunStatus.CREATED:
             state = await self.runs.apply(state.run_id, Begin(), seen=state, durable=False)
         before = await self.runs.journal.epoch(records.fence_name(state.run_id))
-        writer = _TurnWriter(self.runs, state, before + 1)
+        writer = TurnWriter(self.runs, state, before + 1)
         try:
             if interrupted and before:
                 await self._retake(state, agent, writer)
@@ -205,7 +205,7 @@ class Advance:
         sealed = [row for _, rows in planned for row in rows]
         return await self.runs.apply(state.run_id, command, also=sealed, seen=state)
 
-    async def _retake(self, state: RunState, agent: Agent, writer: _TurnWriter) -> None:
+    async def _retake(self, state: RunState, agent: Agent, writer: TurnWriter) -> None:
         """Take an interrupted turn again: skip the delivered text, or retract it."""
         delivered = await self._delivered(state)
         if delivered and agent.repeats_itself:
@@ -214,7 +214,7 @@ class Advance:
             await writer.note(Note("RUNNING", {"resumed": True, deliveries.RETRACTED: delivered}))
 
     async def _follow(
-        self, agent: Agent, transcript: Transcript, writer: _TurnWriter
+        self, agent: Agent, transcript: Transcript, writer: TurnWriter
     ) -> agents.EndTurn:
         async with aclosing(agent.turn(transcript)) as steps:
             async for step in steps:
@@ -240,7 +240,7 @@ class Advance:
             if remembers
             else []
         )
-        caller = _caller_of(state)
+        caller = caller_of(state)
         here = self.runs.gate.visible_tools(caller)
         taken = {tool.name for tool in here}  # they come before a device's tool of the same name
         of_devices = await self.session_tools.of(state.session_id)
@@ -299,7 +299,7 @@ class Advance:
                 request_id=call.call_id,
                 tool=call.tool,
                 args=await self.runs.args_of(call),
-                caller=_caller_of(state),
+                caller=caller_of(state),
                 run_id=state.run_id,
                 step_id=call.call_id,
             )
@@ -445,7 +445,7 @@ class Advance:
 
     async def _is_client(self, state: RunState, tool: str) -> bool:
         """Tell if a tool is one of the session's devices; a tool of this installation comes first."""
-        here = self.runs.gate.visible_tools(_caller_of(state))
+        here = self.runs.gate.visible_tools(caller_of(state))
         if any(offered.name == tool for offered in here):
             return False
         return any(
@@ -473,7 +473,7 @@ def _text(output: ToolOutput) -> str:
     return records.encode(output.data).decode()
 
 
-def _caller_of(state: RunState) -> Caller:
+def caller_of(state: RunState) -> Caller:
     """The caller of a run's calls: the agent, in the name of the session's user."""
     return Caller(user=state.user_id, agent=state.agent_id, session=state.session_id)
 

@@ -48,7 +48,7 @@ class _UpdateDetail(msgspec.Struct, forbid_unknown_fields=True):
     at: str
 
 
-class _ToolUpdate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class ToolUpdate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The members of a `state` that brings output of a running tool call."""
 
     run_id: str
@@ -61,7 +61,7 @@ class _ToolUpdate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
         return self.detail.tool_call_id
 
 
-_decode_update: Final = msgspec.json.Decoder(_ToolUpdate).decode
+_decode_update: Final = msgspec.json.Decoder(ToolUpdate).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def tool_update(run_id: str, call_id: str, text: str, *, at: str) -> Delivery:
     return state(run_id, RunStatus.RUNNING, {"tool_call_id": call_id, "delta": text, "at": at})
 
 
-def read_update(state_members: bytes) -> _ToolUpdate | None:
+def read_update(state_members: bytes) -> ToolUpdate | None:
     """The tool update in a `state` event; None if it is another state."""
     try:
         return _decode_update(state_members)
@@ -110,7 +110,7 @@ def is_passing(delivery: Delivery) -> bool:
     if delivery.type != STATE:
         return delivery.type == DELTA
     try:
-        msgspec.convert(delivery.members, _ToolUpdate)
+        msgspec.convert(delivery.members, ToolUpdate)
     except msgspec.ValidationError:
         return False
     return True
@@ -127,7 +127,7 @@ def tool_request(run: RunState, call: CallState) -> Delivery:
     return Delivery(TOOL_REQUEST, run.run_id, members)
 
 
-def _call_ended(run: RunState, call: CallState) -> Delivery:
+def call_ended(run: RunState, call: CallState) -> Delivery:
     return state(run.run_id, run.status, {"tool_call_id": call.call_id, "status": call.status})
 
 
@@ -200,7 +200,7 @@ def of_fact(before: RunState | None, fact: Fact, after: RunState) -> list[Delive
             return [tool_request(after, after.call(fact.call_id))]
         case CallMoved(client=True) if after.open_calls and after.call(fact.call_id).ended:
             # The run does not go on yet, so the other devices get no other event.
-            return [_call_ended(after, after.call(fact.call_id))]
+            return [call_ended(after, after.call(fact.call_id))]
         case RunEnded(status=RunStatus.DONE):
             return [Delivery(DONE, after.run_id, {"run_id": after.run_id, "usage": _usage(after)})]
         case RunEnded(status=RunStatus.CANCELLED):

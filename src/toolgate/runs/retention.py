@@ -29,7 +29,7 @@ SWEPT: Final = 1000  # rows of a collection without an order looked at at a time
 Forget = Callable[[int], Awaitable[int]]  # deletes older data; returns how much
 
 
-class _Prunes(Journal, Protocol):
+class Prunes(Journal, Protocol):
     async def prune(self, prefix: str, *, before: int, keep: int) -> int: ...
 
 
@@ -49,7 +49,7 @@ class Sweep:
 
 @dataclass(slots=True)
 class Retention:
-    journal: _Prunes
+    journal: Prunes
     clock: Clock
     kept_ms: int = KEPT_MS
     kept_events: int = KEPT_EVENTS

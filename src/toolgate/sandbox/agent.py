@@ -121,7 +121,7 @@ class Channel:
         """With `more`, what is sent next goes out in one piece with this."""
         self.outgoing += FRAME.pack(kind, request, len(payload)) + payload
         if not more or len(self.outgoing) >= CHUNK:
-            _write_all(self.write_fd, self.outgoing)
+            write_all(self.write_fd, self.outgoing)
             self.outgoing = b""
 
     def receive(self) -> dict[str, object]:
@@ -233,7 +233,7 @@ class Workspace:
                     os.ftruncate(fd, before)
                     raise
             os.lseek(fd, start, os.SEEK_SET)
-            _write_all(fd, content)
+            write_all(fd, content)
             os.ftruncate(fd, start + len(content))
             return start + len(content)
         finally:
@@ -266,7 +266,7 @@ class Workspace:
                     for name in sorted(os.listdir(fd))[: limit - len(found)]:
                         where = name if folder == "." else folder + "/" + name
                         info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                        kind = _kind_of(info.st_mode)
+                        kind = kind_of(info.st_mode)
                         found.append(f"{kind}\0{info.st_size}\0{where}\0")
                         if recursive and kind == "dir":
                             queue.append(where)
@@ -329,7 +329,7 @@ class Order:
     def hold(self, content: bytes) -> int:
         fd = os.memfd_create("toolgate")
         self.opened.append(fd)
-        _write_all(fd, content)
+        write_all(fd, content)
         os.lseek(fd, 0, os.SEEK_SET)
         return fd
 
@@ -446,7 +446,7 @@ class Agent:
         else:
             argv = order.argv
         self.enter(order.cwd, self.workspace if order.links else self.unlinked)
-        program = _find_program(argv[0], env)
+        program = find_program(argv[0], env)
         if program == "/bin/bash" and not (order.argv and argv is order.argv):
             program = self.static or program
         self.set_oom(min(self.own_score + 500, 1000))
@@ -481,7 +481,7 @@ class Agent:
             env["BASH_ENV"] = f"/proc/self/fd/{PRELUDE_FD}"
             order.state = order.hold(b"")
             actions.append((os.POSIX_SPAWN_DUP2, order.state, STATE_FD))
-            prelude = order.hold(_prelude_for(order.text))
+            prelude = order.hold(prelude_for(order.text))
             actions.append((os.POSIX_SPAWN_DUP2, prelude, PRELUDE_FD))
         return argv
 
@@ -614,7 +614,7 @@ class Agent:
                 os.kill(-1, SIGKILL)
                 pid, raw = os.waitpid(-1, 0)
             except (ProcessLookupError, ChildProcessError):
-                _remove_shared()
+                remove_shared()
                 return -SIGKILL if status is None else status
             if pid == started:
                 status = os.waitstatus_to_exitcode(raw)
@@ -634,7 +634,7 @@ class Agent:
             self.cwd = cwd
         if len(told) > LARGEST_STATE or order.clean:
             return
-        pairs = [pair for pair in pairs if _is_kept(pair.partition("=")[0])]
+        pairs = [pair for pair in pairs if is_kept(pair.partition("=")[0])]
         env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         for name, value in order.env.items():  # what was said for this command alone
             if env.get(name) == value:
@@ -645,13 +645,13 @@ class Agent:
             self.env = env
 
 
-def _is_kept(name: str) -> bool:
+def is_kept(name: str) -> bool:
     """True if the next command gets an exported variable; a function's name is no identifier."""
     is_plain = name.isascii() and name.isidentifier()
     return is_plain and name not in NOT_KEPT and not name.startswith(NOT_KEPT_PREFIXES)
 
 
-def _find_program(name: str, env: dict[str, str]) -> str:
+def find_program(name: str, env: dict[str, str]) -> str:
     """The file that a shell would execute by this name; raises Unstartable."""
     if "/" in name:
         return name
@@ -703,16 +703,16 @@ def forward(path: str) -> None:
     _thread.start_new_thread(accept, ())
 
 
-def _remove_shared() -> None:
+def remove_shared() -> None:
     """Shared memory, semaphores and queues outlive their makers, and hold the session's memory."""
     for kind, control, info, where in SHARED:
         first = (0,) if kind == "sem" else ()  # which of a set; the others have none
         control(0, *first, info, counts)
-        for number in _shared(kind) if counts[where] else ():
+        for number in shared(kind) if counts[where] else ():
             control(number, *first, IPC_RMID, None)
 
 
-def _shared(kind: str) -> list[int]:
+def shared(kind: str) -> list[int]:
     listed = b""
     try:
         fd = os.open(f"/proc/sysvipc/{kind}", os.O_RDONLY)
@@ -726,20 +726,20 @@ def _shared(kind: str) -> list[int]:
     return [int(line.split()[1]) for line in listed.splitlines()[1:]]
 
 
-def _prelude_for(text: str) -> bytes:
+def prelude_for(text: str) -> bytes:
     if "RETURN" in text or "DEBUG" in text:  # such traps of its own would fire at ours
         return PRELUDE
     execs = EXECS if "exec" in text.replace(";", " ").split() else b""
     return PRELUDE + execs + (TRAPS if "trap" in text else b"")
 
 
-def _write_all(fd: int, content: bytes) -> None:
+def write_all(fd: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]
 
 
-def _kind_of(mode: int) -> str:
+def kind_of(mode: int) -> str:
     if stat.S_ISREG(mode):
         return "file"
     if stat.S_ISDIR(mode):

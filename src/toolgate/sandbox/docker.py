@@ -196,7 +196,7 @@ class DockerSandbox:
                 "ReadonlyRootfs": True,
                 "Privileged": False,
                 "CapDrop": ["ALL"],
-                "SecurityOpt": ["no-new-privileges", f"seccomp={_seccomp_profile()}"],
+                "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp_profile()}"],
                 "PidsLimit": limits.pids,
                 "Memory": limits.memory_bytes,
                 "MemorySwap": limits.memory_bytes,
@@ -315,7 +315,7 @@ def _agent_source() -> str:
     return Path(sandbox_agent.__file__).read_text()
 
 
-def _seccomp_profile() -> str:
+def seccomp_profile() -> str:
     """The same filter as bubblewrap's, as far as the engine's words for it reach."""
     seccomp = sandbox_seccomp
     machine = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}[platform.machine()]
@@ -372,7 +372,7 @@ async def _load_host_image(docker: aiodocker.Docker) -> None:
         return
 
     async def content() -> AsyncIterator[bytes]:
-        yield _host_image()
+        yield host_image()
 
     async for _ in docker.images.import_image(content(), stream=True):
         pass
@@ -384,7 +384,7 @@ def host_image_name() -> str:
     return f"toolgate-host:{hashlib.sha256(_layer()).hexdigest()[:12]}"
 
 
-def _host_image() -> bytes:
+def host_image() -> bytes:
     layer = _layer()
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     config = json.dumps(

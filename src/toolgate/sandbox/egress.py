@@ -17,7 +17,7 @@ from toolgate.web.guard import Guard
 Note = Callable[[SessionKey, EgressDecision], Awaitable[None] | None]
 
 
-def _unnoted(_key: SessionKey, _decision: EgressDecision) -> None:
+def unnoted(_key: SessionKey, _decision: EgressDecision) -> None:
     """For sessions whose connections nobody records."""
 
 
@@ -40,7 +40,7 @@ class SandboxEgress:
         guard: Guard,
         *,
         grants: Callable[[SessionKey], Allows | None],
-        note: Note = _unnoted,
+        note: Note = unnoted,
         closed: Callable[[SessionKey], None] = lambda _: None,
     ) -> None:
         self._guard = guard

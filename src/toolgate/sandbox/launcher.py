@@ -26,29 +26,29 @@ RESOLVE_NO_SYMLINKS = 0x04
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _call(*arguments: object) -> int:
+def call(*arguments: object) -> int:
     """Make a system call; raises OSError."""
-    return _checked(libc.syscall(*arguments))
+    return checked(libc.syscall(*arguments))
 
 
-def _checked(answer: int) -> int:
+def checked(answer: int) -> int:
     if answer < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return answer
 
 
-def _mount(kind: bytes, where: bytes, flags: int, data: bytes) -> None:
-    _checked(libc.mount(kind, where, kind, flags, data))
+def mount(kind: bytes, where: bytes, flags: int, data: bytes) -> None:
+    checked(libc.mount(kind, where, kind, flags, data))
 
 
-def _open_without_links(path: str) -> int:
+def open_without_links(path: str) -> int:
     """A descriptor of what the path names; raises OSError where a symbolic link is in it."""
     how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS)
-    return _call(OPENAT2, AT_FDCWD, path.encode(), ctypes.byref(how), ctypes.sizeof(how))
+    return call(OPENAT2, AT_FDCWD, path.encode(), ctypes.byref(how), ctypes.sizeof(how))
 
 
-def _user_namespace(owner: os.stat_result, uid: int) -> int:
+def user_namespace(owner: os.stat_result, uid: int) -> int:
     """A namespace in which the owner of a source is the program's uid."""
     ready, made = os.pipe()
     leave, left = os.pipe()
@@ -73,40 +73,40 @@ def _user_namespace(owner: os.stat_result, uid: int) -> int:
         os.waitpid(child, 0)
 
 
-def _show_as_owned(tree: int, owner: os.stat_result, uid: int) -> None:
+def show_as_owned(tree: int, owner: os.stat_result, uid: int) -> None:
     """Let the program use a source as its owner does, where the file system can show it so."""
     try:
-        namespace = _user_namespace(owner, uid)
+        namespace = user_namespace(owner, uid)
         attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_IDMAP, 0, 0, namespace)
         flags = AT_EMPTY_PATH | AT_RECURSIVE
         size = ctypes.sizeof(attributes)
-        _call(MOUNT_SETATTR, tree, b"", flags, ctypes.byref(attributes), size)
+        call(MOUNT_SETATTR, tree, b"", flags, ctypes.byref(attributes), size)
     except OSError:
         pass  # then the permissions for others count
 
 
-def _stage(sources: list[tuple[str, bool]], uid: int) -> None:
+def stage(sources: list[tuple[str, bool]], uid: int) -> None:
     """Put each source under STAGE by its number, in a mount namespace of this process's own."""
-    _checked(libc.unshare(CLONE_NEWNS))
-    _checked(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None))
+    checked(libc.unshare(CLONE_NEWNS))
+    checked(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None))
     trees = []
     for path, writable in sources:
-        found = _open_without_links(path)
+        found = open_without_links(path)
         flags = OPEN_TREE_CLONE | AT_EMPTY_PATH | AT_RECURSIVE | os.O_CLOEXEC
-        tree = _call(OPEN_TREE, found, b"", flags)
+        tree = call(OPEN_TREE, found, b"", flags)
         owner = os.fstat(found)
         # Not where it could write as root: a file of root's with the setuid bit would be its way out.
         if owner.st_uid != uid and (owner.st_uid != 0 or not writable):
-            _show_as_owned(tree, owner, uid)
+            show_as_owned(tree, owner, uid)
         trees.append((tree, stat.S_ISDIR(owner.st_mode)))
-    _mount(b"tmpfs", STAGE.encode(), MS_NOSUID | MS_NODEV, b"mode=0755")
+    mount(b"tmpfs", STAGE.encode(), MS_NOSUID | MS_NODEV, b"mode=0755")
     for number, (tree, is_folder) in enumerate(trees):
         where = f"{STAGE}/{number}"
         if is_folder:
             os.mkdir(where)
         else:
             os.close(os.open(where, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        _call(MOVE_MOUNT, tree, b"", AT_FDCWD, where.encode(), MOVE_MOUNT_F_EMPTY_PATH)
+        call(MOVE_MOUNT, tree, b"", AT_FDCWD, where.encode(), MOVE_MOUNT_F_EMPTY_PATH)
 
 
 def main() -> None:
@@ -115,7 +115,7 @@ def main() -> None:
         with open(entrance, "w") as group:
             group.write(str(os.getpid()))
     if plan["uid"]:
-        _stage(plan["sources"], plan["uid"])
+        stage(plan["sources"], plan["uid"])
     os.chdir("/")
     os.execv(plan["command"][0], plan["command"])  # noqa: S606 - the command is ours
 

@@ -138,10 +138,10 @@ Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, op
 
 def assemble(machine: str) -> bytes:
     """The filter as the kernel reads it: an array of struct sock_filter."""
-    return b"".join(struct.pack("<HBBI", *each) for each in _program(MACHINES[machine]))
+    return b"".join(struct.pack("<HBBI", *each) for each in program(MACHINES[machine]))
 
 
-def _program(machine: Machine) -> list[Instruction]:
+def program(machine: Machine) -> list[Instruction]:
     code: list[Instruction] = [
         (LOAD, 0, 0, OFFSET_ARCH),
         (JUMP_EQUAL, 1, 0, machine.audit_arch),

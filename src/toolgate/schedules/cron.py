@@ -28,7 +28,7 @@ LOOK_AHEAD_DAYS: Final = 366 * 8  # the 29th of February can be eight years away
 
 
 @dataclass(frozen=True, slots=True)
-class _Every:
+class Every:
     ms: int
 
     def next_after(self, now: int) -> int | None:
@@ -71,7 +71,7 @@ class Cron:
         return None
 
 
-Schedule = Cron | _Every
+Schedule = Cron | Every
 
 
 def parse(line: str) -> Schedule:
@@ -79,7 +79,7 @@ def parse(line: str) -> Schedule:
     text = line.strip().lower()
     every = _EVERY.fullmatch(text)
     if every:
-        return _Every(int(every["count"]) * _UNIT_MS[every["unit"]])
+        return Every(int(every["count"]) * _UNIT_MS[every["unit"]])
     fields = MACROS.get(text, text).split()
     if len(fields) != 5:
         raise Invalid(f"{line!r} is no cron line: it has five fields, or is @every <n>s|m|h")

@@ -42,7 +42,7 @@ class Job(Protocol):
     async def __call__(self, job_id: str, *, waits: Waits) -> str: ...
 
 
-async def _nothing(job_id: str, *, waits: Waits) -> str:
+async def nothing(job_id: str, *, waits: Waits) -> str:
     """The job of a heartbeat."""
     return ""
 
@@ -52,7 +52,7 @@ class ScheduleEntry:
     name: str
     kind: str  # heartbeat | cron
     line: str
-    job: Job = _nothing
+    job: Job = nothing
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class _Kept(msgspec.Struct, frozen=True):
     past: tuple[int, ...] = ()  # what a cron line was due at and was taken, newest last
 
 
-class _Tell(Protocol):
+class Tell(Protocol):
     """The operation that publishes one step of a schedule."""
 
     def __call__(
@@ -80,7 +80,7 @@ _decode: Final = msgspec.json.Decoder(_Kept).decode
 class Scheduler:
     journal: Journal
     clock: Clock
-    tell: _Tell
+    tell: Tell
     entries: Sequence[ScheduleEntry]
     wake_at: Callable[[int], None]
     _plans: dict[str, tuple[ScheduleEntry, Schedule]] = field(default_factory=dict)

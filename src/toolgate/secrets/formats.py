@@ -33,7 +33,7 @@ _LED_BY_CLASS: Final = re.compile(r"^\[[^\]]+\]\{[0-9]+\}(?=(?:\\[.+])?[A-Za-z]{
 _COUNT: Final = re.compile(r"\{([0-9]+)(?:,[0-9]*)?\}")
 
 
-class _TokenFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TokenFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vendor: str
     form: str
     source: str
@@ -41,7 +41,7 @@ class _TokenFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 FORMATS: Final = msgspec.json.decode(
-    Path(__file__).with_name("token_formats.json").read_bytes(), type=tuple[_TokenFormat, ...]
+    Path(__file__).with_name("token_formats.json").read_bytes(), type=tuple[TokenFormat, ...]
 )
 
 

@@ -30,10 +30,10 @@ class TokenKind(StrEnum):
 
 def new_token(kind: TokenKind) -> str:
     body = _base62(secrets.randbits(8 * TOKEN_BYTES), BODY_LENGTH)
-    return f"{kind}{body}{_checksum(body)}"
+    return f"{kind}{body}{checksum(body)}"
 
 
-def _checksum(body: str) -> str:
+def checksum(body: str) -> str:
     return _base62(zlib.crc32(body.encode()), CHECKSUM_LENGTH)
 
 

@@ -36,7 +36,7 @@ TOMBSTONE_MS: Final = 7 * ARTIFACT_TTL_MS
 _TEXTS: Final = ("text/", "application/json")
 
 
-class _TaskArtifact(msgspec.Struct, frozen=True):
+class TaskArtifact(msgspec.Struct, frozen=True):
     artifact_id: str
     run_id: str
     name: str
@@ -57,15 +57,15 @@ class _TaskArtifact(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
-    artifact: _TaskArtifact
+class Chunk:
+    artifact: TaskArtifact
     offset: int
     length: int
     data: str
     complete: bool
 
 
-_decode: Final = msgspec.json.Decoder(_TaskArtifact).decode
+_decode: Final = msgspec.json.Decoder(TaskArtifact).decode
 
 
 class Artifacts:
@@ -80,12 +80,12 @@ class Artifacts:
 
     async def keep(
         self, content: bytes, *, run_id: str, name: str, mime_type: str, owner: str = OPERATOR
-    ) -> _TaskArtifact:
+    ) -> TaskArtifact:
         """Store the bytes and the row; both are on disk when this returns."""
         async with self._dropping:  # not while a blob goes that may have the same content
             self._keeping += 1
         try:
-            artifact = _TaskArtifact(
+            artifact = TaskArtifact(
                 artifact_id=self._new_id("art"),
                 run_id=run_id,
                 name=name,
@@ -101,7 +101,7 @@ class Artifacts:
             self._keeping -= 1
         return artifact
 
-    async def get(self, artifact_id: str, *, viewer: str = OPERATOR) -> _TaskArtifact:
+    async def get(self, artifact_id: str, *, viewer: str = OPERATOR) -> TaskArtifact:
         """Raises TaskFailed where it is unknown, not the viewer's, or no longer kept."""
         row = await self._journal.get(COLLECTION, artifact_id)
         artifact = None if row is None else _decode(row.value)
@@ -121,11 +121,11 @@ class Artifacts:
 
     async def chunk(
         self, artifact_id: str, *, offset: int, length: int, viewer: str = OPERATOR
-    ) -> _Chunk:
+    ) -> Chunk:
         artifact = await self.get(artifact_id, viewer=viewer)
         length = min(length, CHUNK_LIMIT)
         if length == 0 or offset >= artifact.size:
-            return _Chunk(artifact, offset, 0, "", complete=offset >= artifact.size)
+            return Chunk(artifact, offset, 0, "", complete=offset >= artifact.size)
         before = min(offset, 3) if artifact.is_text else 0
         try:
             window = await self._blobs.get(
@@ -146,7 +146,7 @@ class Artifacts:
         start = cut.offset - (offset - before)
         piece = window[start : start + cut.length]
         data = piece.decode() if artifact.is_text else base64.b64encode(piece).decode()
-        return _Chunk(artifact, cut.offset, cut.length, data, cut.complete)
+        return Chunk(artifact, cut.offset, cut.length, data, cut.complete)
 
     async def ended(self, artifact_ids: tuple[str, ...], *, at: int) -> list[Operation]:
         """Operations for the commit of a run's end: its artifacts are kept from then on."""
@@ -195,5 +195,5 @@ class Artifacts:
         return True
 
 
-def _put(artifact: _TaskArtifact, *, expected: int) -> Put:
+def _put(artifact: TaskArtifact, *, expected: int) -> Put:
     return Put(COLLECTION, artifact.artifact_id, msgspec.json.encode(artifact), expected)

@@ -19,7 +19,7 @@ Check = Callable[[Any, Mapping[str, Any]], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class _TaskPlan:
+class TaskPlan:
     template_id: str
     inputs: Mapping[str, Any]
 
@@ -61,7 +61,7 @@ class TaskAgent:
             output = self._fitted(output, output_schema, answer["runId"])
         return {"runId": answer["runId"], "templateId": plan.template_id, "output": output}
 
-    def _plan(self, goal: str, inputs: Mapping[str, Any]) -> _TaskPlan:
+    def _plan(self, goal: str, inputs: Mapping[str, Any]) -> TaskPlan:
         plan = plan_by_rules(goal, inputs)
         if plan is None:
             raise TaskFailed(
@@ -76,7 +76,7 @@ class TaskAgent:
         candidate = found
         errors = self._check(candidate, schema)
         if errors:
-            candidate = _shape(found, schema)
+            candidate = shape(found, schema)
             errors = self._check(candidate, schema)
         if errors:
             raise TaskFailed(
@@ -88,41 +88,41 @@ class TaskAgent:
         return candidate
 
 
-def plan_by_rules(goal: str, inputs: Mapping[str, Any]) -> _TaskPlan | None:
+def plan_by_rules(goal: str, inputs: Mapping[str, Any]) -> TaskPlan | None:
     """The template that the inputs, or else the words of the goal, point to."""
     words = goal.lower()
     urls = inputs.get("urls") or ([inputs["url"]] if "url" in inputs else urls_in(goal))
     if not isinstance(urls, list):
-        return _TaskPlan("batch_extract_pages", inputs)  # which says what is wrong with it
+        return TaskPlan("batch_extract_pages", inputs)  # which says what is wrong with it
     start = inputs.get("startUrl")
     if "credentials" in inputs and start:
-        return _TaskPlan("login_keep_session", inputs)
+        return TaskPlan("login_keep_session", inputs)
     if "pagination" in inputs and start:
-        return _TaskPlan("paginated_extract", inputs)
+        return TaskPlan("paginated_extract", inputs)
     if "query" in inputs and start:
-        return _TaskPlan("search_extract", inputs)
+        return TaskPlan("search_extract", inputs)
     if "fields" in inputs and start:
-        return _TaskPlan("submit_and_verify", inputs)
+        return TaskPlan("submit_and_verify", inputs)
     if not urls:
         return None
     if len(urls) == 1 and re.search(r"\bscreen ?shot|\bpicture of\b", words):
-        return _TaskPlan("screenshot_page", {"url": urls[0]})
+        return TaskPlan("screenshot_page", {"url": urls[0]})
     if len(urls) == 1 and re.search(r"\bpdf\b|\bprint\b", words):
-        return _TaskPlan("pdf_page", {"url": urls[0]})
+        return TaskPlan("pdf_page", {"url": urls[0]})
     kept = {name: inputs[name] for name in ("extract", "concurrency", "compare") if name in inputs}
     if len(urls) > 1 and re.search(r"\bcompar|\bdiffer|\bversus\b|\bvs\b", words):
-        return _TaskPlan("multi_tab_compare", {"urls": urls, **kept})
+        return TaskPlan("multi_tab_compare", {"urls": urls, **kept})
     kept.pop("compare", None)
-    return _TaskPlan("batch_extract_pages", {"urls": urls, **kept})
+    return TaskPlan("batch_extract_pages", {"urls": urls, **kept})
 
 
-def _shape(found: Any, schema: Mapping[str, Any]) -> Any:
+def shape(found: Any, schema: Mapping[str, Any]) -> Any:
     """The parts of a result that a schema asks for by name, as far as there are any."""
     kind = schema.get("type")
     if kind == "array":
         rows = _rows(found)
         inner = schema.get("items")
-        return [_shape(row, inner) for row in rows] if isinstance(inner, dict) else rows
+        return [shape(row, inner) for row in rows] if isinstance(inner, dict) else rows
     if kind == "object":
         properties = schema.get("properties")
         if not isinstance(properties, dict):
@@ -142,9 +142,9 @@ def _named(found: Any, name: str, schema: Mapping[str, Any]) -> Any:
     if isinstance(found, dict):
         if name in found:
             value = found[name]
-            return _shape(value, schema) if schema.get("type") else value
+            return shape(value, schema) if schema.get("type") else value
         if schema.get("type") == "array" and _rows(found):
-            return _shape(found, schema)
+            return shape(found, schema)
         if name in {"text", "body", "content"} and "content" in found:
             return _text(found["content"])
         rows = _rows(found)

@@ -70,7 +70,7 @@ class TaskOutcome:
     message: str = ""
 
 
-class _Keep(Protocol):
+class Keep(Protocol):
     async def __call__(self, content: bytes, *, name: str, mime_type: str) -> str:
         """Store an artifact of the run; returns its id."""
         ...
@@ -84,7 +84,7 @@ class Work:
     session_id: str
     trust: TrustLevel
     session: BrowserSession
-    keep: _Keep
+    keep: Keep
     report: Callable[[int, int], None]  # done, total
     reopen: Callable[[], Awaitable[BrowserSession]] | None  # None: the session is not the run's own
     keep_session: Callable[[], None]
@@ -146,11 +146,11 @@ class Work:
 Run = Callable[[Any, Work], Awaitable[TaskOutcome]]
 
 
-def _no_secrets(_: Any) -> Sequence[str]:
+def no_secrets(_: Any) -> Sequence[str]:
     return ()
 
 
-def _one_step(_: Any) -> int:
+def one_step(_: Any) -> int:
     return 1
 
 
@@ -166,9 +166,9 @@ class Template:
     repeatable: bool = False  # running it again after a crash changes nothing outside
     media: bool = False  # needs images and fonts
     only_reads: bool = False  # works no page: reads them, by `Work.reader` alone
-    secrets: Callable[[Any], Sequence[str]] = _no_secrets
+    secrets: Callable[[Any], Sequence[str]] = no_secrets
     keeps_inputs: bool = True  # False: they may hold secrets, so they are never written
-    steps: Callable[[Any], int] = _one_step
+    steps: Callable[[Any], int] = one_step
 
 
 def options_of(extract: wire.Extract) -> ExtractOptions:

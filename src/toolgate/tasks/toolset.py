@@ -124,7 +124,7 @@ class Toolset:
             raise refused_by(denied)
 
     async def _list_templates(self, _: Mapping[str, Any], call: ToolsetCall) -> Answer:
-        return {"templates": [_template_info(found) for found in self.runtime.templates.values()]}
+        return {"templates": [template_info(found) for found in self.runtime.templates.values()]}
 
     async def _run_template(self, arguments: Mapping[str, Any], call: ToolsetCall) -> Answer:
         submission, mode = self._check(arguments, call.asker)
@@ -327,7 +327,7 @@ def error_answer(error: TaskError) -> Answer:
     return answer
 
 
-def _template_info(template: Template) -> Answer:
+def template_info(template: Template) -> Answer:
     info: Answer = {
         "templateId": template.id,
         "version": template.version,

@@ -38,12 +38,12 @@ def request(
     return wire.RunToolRequest(request_id, tool, args or {}, ctx)
 
 
-def _result_of(response: wire.RunToolResponse) -> wire.ToolResult:
+def result_of(response: wire.RunToolResponse) -> wire.ToolResult:
     assert isinstance(response.tool_result, wire.ToolResult)
     return response.tool_result
 
 
-def _names(response: wire.RunToolResponse) -> set[str]:
+def names(response: wire.RunToolResponse) -> set[str]:
     return {PurePosixPath(ref).stem for ref in response.evidence_refs}
 
 
@@ -51,32 +51,32 @@ class DriverSuite:
     async def test_an_allowed_call_is_ok_and_has_its_result(self, bench: Bench) -> None:
         response = await bench.executor.run_tool(request("r1", "echo", {"text": "hello"}))
         assert response.ok
-        assert _result_of(response).exit_code == 0
-        assert (_result_of(response).stdout, _result_of(response).stderr) == ("hello", "")
-        assert isinstance(_result_of(response).data, UnsetType)
+        assert result_of(response).exit_code == 0
+        assert (result_of(response).stdout, result_of(response).stderr) == ("hello", "")
+        assert isinstance(result_of(response).data, UnsetType)
         assert response.policy_check == wire.PolicyCheck(
             wire.Decision.ALLOW, "Tool echo is in allowlist", wire.RuleId.TOOL_ALLOWLIST_MATCH
         )
         assert response.engine_ref
 
     async def test_a_value_is_kept_and_an_absent_one_is_null(self, bench: Bench) -> None:
-        absent = _result_of(await bench.executor.run_tool(request("r1", "kv.get", {"key": "k"})))
+        absent = result_of(await bench.executor.run_tool(request("r1", "kv.get", {"key": "k"})))
         assert (absent.exit_code, absent.data) == (0, None)
         await bench.executor.run_tool(request("r2", "kv.set", {"key": "k", "value": "v"}))
-        found = _result_of(await bench.executor.run_tool(request("r3", "kv.get", {"key": "k"})))
+        found = result_of(await bench.executor.run_tool(request("r3", "kv.get", {"key": "k"})))
         assert (found.exit_code, found.stdout, found.data) == (0, "v", "v")
 
     async def test_a_failed_tool_is_not_ok_and_keeps_its_result(self, bench: Bench) -> None:
         response = await bench.executor.run_tool(request("r1", "fail"))
         assert not response.ok
         assert response.policy_check.decision is wire.Decision.ALLOW
-        assert (_result_of(response).exit_code, _result_of(response).stderr) == (1, "no")
+        assert (result_of(response).exit_code, result_of(response).stderr) == (1, "no")
 
     async def test_an_unknown_tool_that_is_allowed_fails(self, bench: Bench) -> None:
         response = await bench.executor.run_tool(request("r1", "unknown.tool"))
         assert not response.ok
-        assert _result_of(response).exit_code == 1
-        assert "Unknown tool: unknown.tool" in _result_of(response).stderr
+        assert result_of(response).exit_code == 1
+        assert "Unknown tool: unknown.tool" in result_of(response).stderr
 
     async def test_a_denied_call_is_an_answer_and_runs_nothing(self, bench: Bench) -> None:
         response = await bench.executor.run_tool(request("r1", "denied"))
@@ -123,7 +123,7 @@ class DriverSuite:
         self, bench: Bench, tool: str, expected: set[str]
     ) -> None:
         response = await bench.executor.run_tool(request("r1", tool))
-        assert _names(response) == expected
+        assert names(response) == expected
         for ref in response.evidence_refs:
             assert ref.startswith("requests/r1/")
             assert ref.endswith(".json")

@@ -55,13 +55,13 @@ def _not_allowed(request: ToolRequest) -> Denied:
 
 
 @dataclass(slots=True)
-class _Asked:
+class Asked:
     request: ToolRequest
     due: int
     verdict: str = ""  # empty while it is open
 
 
-class _FakeCall:
+class FakeCall:
     """An allowed call; `output` where it has run before."""
 
     response: Response | None = None
@@ -104,7 +104,7 @@ class FakeGate:
     runs: str = ""  # what the engine's tools begin with; it has every such tool
     _tools: dict[str, tuple[Level, Function]] = field(default_factory=dict)
     _denials: dict[str, Denied] = field(default_factory=dict)
-    _approvals: dict[str, _Asked] = field(default_factory=dict)
+    _approvals: dict[str, Asked] = field(default_factory=dict)
     _runs: dict[str, str] = field(default_factory=dict)  # the run of each call
     _on_device: set[str] = field(default_factory=set)  # calls with a row
 
@@ -128,11 +128,11 @@ class FakeGate:
         if (denial := self._denials.get(call_id)) is not None:
             return denial._replace(known=True)
         if (output := self.outputs.get(call_id)) is not None:
-            return _FakeCall(self, request, output=output)
+            return FakeCall(self, request, output=output)
         outcome = self._refuse(request) or self._decide(request)
         if isinstance(outcome, Pending) and outcome.known:
             return outcome
-        if isinstance(outcome, _FakeCall) and self.limits is not None:
+        if isinstance(outcome, FakeCall) and self.limits is not None:
             return await self._start(request, outcome, also, self.limits)
         await self.commit((*self._row(request, outcome, due), *also(outcome)))
         self._runs[call_id] = request.run_id
@@ -143,7 +143,7 @@ class FakeGate:
     def _row(self, request: ToolRequest, outcome: Begun, due: int | None) -> Sequence[Operation]:
         """The row of a call that a device runs, for its deadline."""
         call_id = request.request_id
-        if due is None or not isinstance(outcome, _FakeCall) or call_id in self._on_device:
+        if due is None or not isinstance(outcome, FakeCall) or call_id in self._on_device:
             return ()
         self._on_device.add(call_id)
         return (Put(EXECUTIONS, call_id, b"{}", expected=0, due=due),)
@@ -168,7 +168,7 @@ class FakeGate:
         return refusal and Denied("blocked", *refusal, tool=request.tool)
 
     async def _start(
-        self, request: ToolRequest, call: _FakeCall, also: Also, limits: CapabilityLimits
+        self, request: ToolRequest, call: FakeCall, also: Also, limits: CapabilityLimits
     ) -> Begun:
         """Charge the rates of the call's capabilities, in the commit that starts it."""
         if not (buckets := limits.buckets(request.tool)):
@@ -193,13 +193,13 @@ class FakeGate:
         if not self._may(request):
             return _not_allowed(request)
         if self.level_of(request.tool) is not Level.SIGN and request.tool not in self.asks:
-            return _FakeCall(self, request)
+            return FakeCall(self, request)
         approval_id = f"apr_{request.request_id}"
         known = approval_id in self._approvals
         due = FAR_AWAY if self.clock is None else self.clock.now_ms() + APPROVAL_MS
-        asked = self._approvals.setdefault(approval_id, _Asked(request, due))
+        asked = self._approvals.setdefault(approval_id, Asked(request, due))
         if asked.verdict:
-            return REFUSALS.get(asked.verdict) or _FakeCall(self, request)
+            return REFUSALS.get(asked.verdict) or FakeCall(self, request)
         summary = f"run {request.tool}"
         return Pending(approval_id, summary, REASON, asked.due, "asks", known, tool=request.tool)
 

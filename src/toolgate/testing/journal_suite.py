@@ -42,7 +42,7 @@ def seqs(events: Sequence[Event]) -> list[int]:
     return [event.seq for event in events]
 
 
-def _keys(rows: Sequence[Row]) -> list[str]:
+def keys(rows: Sequence[Row]) -> list[str]:
     return [row.key for row in rows]
 
 
@@ -214,7 +214,7 @@ class JournalSuite:
                 )
         assert await journal.read_all() == [] == heard
         assert await journal.scan("runs") == []
-        assert _keys(await journal.scan("devices")) == ["d"]
+        assert keys(await journal.scan("devices")) == ["d"]
         assert await journal.next_due() is None
         assert await journal.epoch("r") == 0
 
@@ -284,7 +284,7 @@ class JournalSuite:
         called = await journal.read("calls")
         assert seqs(called) == list(range(1, len(called) + 1))
         assert texts(called) == [str(n) for n in range(64) if n != 32 and n not in refused]
-        assert {int(key) for key in _keys(await journal.scan("keys"))} == {
+        assert {int(key) for key in keys(await journal.scan("keys"))} == {
             n for n in range(64) if n != 32 and n not in refused
         }
 
@@ -293,13 +293,10 @@ class JournalSuite:
             *(Put("runs", key, b"", expected=0) for key in ["c", "a", "B", "é", "b"])
         )
         await journal.commit(Put("other", "aa", b"", expected=0))
-        assert _keys(await journal.scan("runs")) == ["B", "a", "b", "c", "é"]
-        assert _keys(await journal.scan("runs", after="a", limit=2)) == ["b", "c"]
-        assert _keys(await journal.scan("runs", newest_first=True)) == ["é", "c", "b", "a", "B"]
-        assert _keys(await journal.scan("runs", after="c", newest_first=True, limit=2)) == [
-            "b",
-            "a",
-        ]
+        assert keys(await journal.scan("runs")) == ["B", "a", "b", "c", "é"]
+        assert keys(await journal.scan("runs", after="a", limit=2)) == ["b", "c"]
+        assert keys(await journal.scan("runs", newest_first=True)) == ["é", "c", "b", "a", "B"]
+        assert keys(await journal.scan("runs", after="c", newest_first=True, limit=2)) == ["b", "a"]
 
     async def test_rows_come_due_in_the_order_of_their_deadlines(self, journal: Journal) -> None:
         assert await journal.next_due() is None
@@ -310,8 +307,8 @@ class JournalSuite:
             Put("runs", "never", b"", expected=0),
         )
         assert await journal.next_due() == 10
-        assert _keys(await journal.due(until=20)) == ["soon", "mid"]
-        assert _keys(await journal.due(until=99, limit=1)) == ["soon"]
+        assert keys(await journal.due(until=20)) == ["soon", "mid"]
+        assert keys(await journal.due(until=99, limit=1)) == ["soon"]
         await journal.commit(Put("approvals", "soon", b"", expected=1), Delete("runs", "mid"))
         assert await journal.next_due() == 30
         assert await journal.due(until=29) == []

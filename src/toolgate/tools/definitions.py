@@ -79,10 +79,10 @@ def define(
     args: type[A],
     run: Callable[[A, Context], Awaitable[ToolOutput]],
 ) -> BuiltIn[A]:
-    return BuiltIn(Tool(name, description, level, _schema_of(args), repeatable), args, run)
+    return BuiltIn(Tool(name, description, level, schema_of(args), repeatable), args, run)
 
 
-def _schema_of(args: type[Args]) -> Mapping[str, JsonValue]:
+def schema_of(args: type[Args]) -> Mapping[str, JsonValue]:
     """The JSON Schema of a tool's arguments, in one piece."""
     whole: dict[str, Any] = msgspec.json.schema(args)
     schema: dict[str, JsonValue] = whole["$defs"][args.__name__]

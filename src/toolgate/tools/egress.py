@@ -78,7 +78,7 @@ def registered_egress(allowed: Allows) -> Callable[[SessionKey, str, int], Decis
 
 
 @dataclass(slots=True)
-class _Noted:
+class Noted:
     """The recorded connections of one session: host, port and whether it was granted."""
 
     hosts: dict[tuple[str, int, bool], "asyncio.Task[None]"] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class EgressRecords:
     evidence: Evidence
     audit: AuditLog
     decide: Callable[[SessionKey, str, int], Decision]
-    _noted: dict[SessionKey, _Noted] = field(default_factory=dict)
+    _noted: dict[SessionKey, Noted] = field(default_factory=dict)
 
     async def note(
         self, key: SessionKey, host: str, port: int, refusal: str, *, reached: bool = True
@@ -102,7 +102,7 @@ class EgressRecords:
         A session is refused, or does not reach, as many hosts as it likes to try, also below a name
         that it was granted whole: the first of them are written down.
         """
-        noted = self._noted.setdefault(key, _Noted())
+        noted = self._noted.setdefault(key, Noted())
         told = (host, port, not refusal)
         in_vain = bool(refusal) or not reached
         writing = noted.hosts.get(told)

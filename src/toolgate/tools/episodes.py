@@ -54,7 +54,7 @@ class _Ended(msgspec.Struct, rename="camel"):
     metadata: _Said
 
 
-class _Block(msgspec.Struct, frozen=True):
+class Block(msgspec.Struct, frozen=True):
     """What a search may find in BLOCK audit rows; made when a search first reads them."""
 
     tools: frozenset[str]
@@ -67,22 +67,22 @@ class _Block(msgspec.Struct, frozen=True):
 
 _decode_record: Final = msgspec.json.Decoder(_Record).decode
 _decode_ended: Final = msgspec.json.Decoder(_Ended).decode
-_decode_block: Final = msgspec.json.Decoder(_Block).decode
+_decode_block: Final = msgspec.json.Decoder(Block).decode
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     episodes: list[Episode]
     stopped_at: int | None = None  # the time of the last row that was read, if not all were
 
 
 async def search_episodes(
     journal: Journal, search: EpisodeSearch, *, budget_s: float = BUDGET_S
-) -> _Found:
+) -> Found:
     since, until = _time(search.since_ts, "since_ts"), _time(search.until_ts, "until_ts")
     if isinstance(search.id, str):
         rows = await _rows_of(journal, search.id, forward=search.order is Order.ASC)
         matching = [one for one in rows if _is_wanted(one, search, since, until)]
-        return _Found([_episode(one) for one in matching[: search.limit]])
+        return Found([_episode(one) for one in matching[: search.limit]])
     return await _search_blocks(journal, search, since=since, until=until, budget_s=budget_s)
 
 
@@ -93,7 +93,7 @@ async def _search_blocks(
     since: int | None,
     until: int | None,
     budget_s: float,
-) -> _Found:
+) -> Found:
     now = asyncio.get_running_loop().time
     began, found = now(), list[Episode]()
     reached: int | None = None
@@ -104,20 +104,20 @@ async def _search_blocks(
         if block is not None and not _may_hold(block, search, since, until):
             continue
         if reached is not None and now() - began > budget_s:
-            return _Found(found, reached)
+            return Found(found, reached)
         events = await _events_of(journal, number, until=head.last)
         if block is None and len(events) == BLOCK:
             await _remember(journal, number, events)
         ordered = events if search.order is Order.ASC else reversed(events)
         found += [_episode(one) for one in ordered if _is_wanted(one, search, since, until)]
         if len(found) >= search.limit:
-            return _Found(found[: search.limit])
+            return Found(found[: search.limit])
         if events:
             reached = (events[-1] if search.order is Order.ASC else events[0]).at
-    return _Found(found)
+    return Found(found)
 
 
-async def _blocks(journal: Journal) -> dict[int, _Block]:
+async def _blocks(journal: Journal) -> dict[int, Block]:
     rows = all_rows(journal, BLOCKS, page=PAGE)
     return {int(row.key): _decode_block(row.value) async for row in rows}
 
@@ -131,7 +131,7 @@ async def _events_of(journal: Journal, number: int, *, until: int) -> list[Event
 async def _remember(journal: Journal, number: int, events: Sequence[Event]) -> None:
     runs = [_decode_ended(event.data) for event in events if event.type == TOOL_RUN]
     ids = [one.metadata.request_id for one in runs]
-    block = _Block(
+    block = Block(
         tools=frozenset(one.resource_id for one in runs),
         decisions=frozenset(one.metadata.decision for one in runs),
         first_id=min(ids, default=""),
@@ -144,7 +144,7 @@ async def _remember(journal: Journal, number: int, events: Sequence[Event]) -> N
         await journal.commit(row, durable=False)
 
 
-def _may_hold(block: _Block, search: EpisodeSearch, since: int | None, until: int | None) -> bool:
+def _may_hold(block: Block, search: EpisodeSearch, since: int | None, until: int | None) -> bool:
     prefix = search.id_prefix if isinstance(search.id_prefix, str) else ""
     return (
         (since is None or block.latest >= since)

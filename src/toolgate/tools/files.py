@@ -43,7 +43,7 @@ class FileArtifact:
 Also = Callable[[FileArtifact], Sequence[Operation]]
 
 
-def _nothing(_: FileArtifact) -> Sequence[Operation]:
+def nothing(_: FileArtifact) -> Sequence[Operation]:
     return ()
 
 
@@ -70,7 +70,7 @@ class FileArtifacts:
         self._holds_secret = holds_secret
         self._one_at_a_time = asyncio.Lock()
 
-    async def keep(self, content: bytes, *, owner: Caller, also: Also = _nothing) -> FileArtifact:
+    async def keep(self, content: bytes, *, owner: Caller, also: Also = nothing) -> FileArtifact:
         """On disk when this returns, with what else is to be written of it in the same commit.
 
         Raises Invalid for what is too large or holds a secret.

@@ -101,7 +101,7 @@ class _Open:
         self.late = False  # the deadline has passed
 
 
-class _AllowedCall:
+class AllowedCall:
     """A call that may run, held by one caller (`outcomes.Allowed`)."""
 
     def __init__(self, gate: "Gate", shared: _Open, *, known: bool = False) -> None:
@@ -161,7 +161,7 @@ class _AllowedCall:
         self._cancelled = True
 
 
-class _KnownCall:
+class KnownCall:
     """A call that has ended before (`outcomes.Allowed`)."""
 
     known: Final = True
@@ -178,7 +178,7 @@ class _KnownCall:
         await self._gate.commit(also)
 
 
-class _ReleasedCall:
+class ReleasedCall:
     """A call that a device of the caller's session runs (`outcomes.Allowed`)."""
 
     response: Response | None = None
@@ -248,7 +248,7 @@ class Gate:
         while (earlier := self._beginning.get(key)) is not None:
             await asyncio.wait([earlier])
         if (shared := self._open.get(key)) is not None:
-            return _AllowedCall(self, shared, known=True)
+            return AllowedCall(self, shared, known=True)
         # Now, before anything else can run: these are the rights that the surface has looked at.
         caller = self._caller(request)
         begun = self._beginning[key] = asyncio.get_running_loop().create_future()
@@ -495,7 +495,7 @@ class Gate:
     ) -> outcomes.Begun:
         if due is None:
             return await self._allow(call, engine, decided, also, again=again)
-        released = _ReleasedCall(self, call.id, known=False)
+        released = ReleasedCall(self, call.id, known=False)
         operations = (*decided.operations, *also(released))
         await self._ledger.release(
             call, decided.decision, due=due, approval=decided.approval, operations=operations
@@ -530,10 +530,10 @@ class Gate:
 
     async def _allow(
         self, call: Call, engine: Engine, decided: _Decided, also: Also, *, again: bool
-    ) -> _AllowedCall:
+    ) -> AllowedCall:
         shared = _Open(call, engine, decided.decision)
         shared.approval = decided.approval
-        allowed = _AllowedCall(self, shared)
+        allowed = AllowedCall(self, shared)
         operations = (*decided.operations, *also(allowed))
         starting = self._ledger.start(
             call, decided.decision, approval=decided.approval, operations=operations, again=again
@@ -618,9 +618,9 @@ class Gate:
                 output = response.output(known.isolation)
                 if output is None:
                     return _denied(call, response, known=True)
-                return _KnownCall(self, response, output)
+                return KnownCall(self, response, output)
             case CallStatus.DISPATCHED:
-                return _ReleasedCall(self, call.id, known=True)
+                return ReleasedCall(self, call.id, known=True)
             case CallStatus.WAITING_APPROVAL:
                 return None
             case CallStatus.INTERRUPTED if decision.effect is Effect.ALLOW:
@@ -636,7 +636,7 @@ class Gate:
                     raise Conflict(f"request {call.id} may be run again")
                 output = response_or_none.output("")
                 assert output is not None
-                return _KnownCall(self, response_or_none, output)
+                return KnownCall(self, response_or_none, output)
 
     def _decide(self, call: Call, *, is_revoked: bool) -> Decision:
         """The decision by the caller's rights, the policy and the tool's capabilities."""

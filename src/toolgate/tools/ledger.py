@@ -153,7 +153,7 @@ class Ledger:
         names = (*ON_DENY, *(ON_ANSWER if approval else ()))
         response = Response(
             ok=False,
-            policy_check=_check_of(decision),
+            policy_check=check_of(decision),
             evidence_refs=refs_of(call.id, names),
             engine_ref=call.engine_ref,
             run_id=call.request.run_id,
@@ -176,7 +176,7 @@ class Ledger:
         name = f"{decision.rule_id}_{self.clock.now_ms()}_{self._decisions}"
         response = Response(
             ok=False,
-            policy_check=_check_of(decision),
+            policy_check=check_of(decision),
             evidence_refs=refs_of(call.id, [name]),
             engine_ref=call.engine_ref,
             run_id=call.request.run_id,
@@ -282,7 +282,7 @@ class Ledger:
         if may_run_again:
             await self.journal.commit(
                 self._entry(call, CallStatus.INTERRUPTED, details=entry.details),
-                await self._outcome(call, _interrupted_output(), {}, kind="outcome"),
+                await self._outcome(call, interrupted_output(), {}, kind="outcome"),
                 *also,
             )
             self._running.pop(call.id, None)
@@ -290,7 +290,7 @@ class Ledger:
         return await self.finish(
             call,
             entry.details.decision,
-            _interrupted_output(),
+            interrupted_output(),
             approval=entry.details.approval,
             kind="outcome",
             also=also,
@@ -364,7 +364,7 @@ class Ledger:
         status: CallStatus | None = None,
     ) -> tuple[Response, list[Operation]]:
         names = (*ON_ALLOW, *(ON_ANSWER if approval else ()))
-        response = _response_of(call, decision, output, names)
+        response = response_of(call, decision, output, names)
         canonical = self.evidence.canonical
         contents: dict[str, bytes] = {
             Artifact.TOOL_RESULT: canonical(_Result.of(output)),
@@ -394,7 +394,7 @@ class Ledger:
         names = (*ON_DENY, name)
         response = Response(
             ok=False,
-            policy_check=_check_of(decision),
+            policy_check=check_of(decision),
             evidence_refs=refs_of(call.id, names),
             engine_ref=call.engine_ref,
             run_id=call.request.run_id,
@@ -514,7 +514,7 @@ class Ledger:
         denied = check.decision == DENY
         row = AuditEntry(
             action=TOOL_RUN,
-            actor=_actor_of(request.caller),
+            actor=actor_of(request.caller),
             tenant_id=request.caller.tenant,
             workspace_id=request.caller.workspace,
             resource_type="tool",
@@ -669,17 +669,17 @@ def _number_in(events: Iterable[Event]) -> int:
     return max((event.seq for event in events if event.stream == STREAM), default=0)
 
 
-def _interrupted_output() -> ToolOutput:
+def interrupted_output() -> ToolOutput:
     message = "The executor stopped while the tool ran; it may have been executed"
     return failed(message, outcome=Outcome.MAY_HAVE_EXECUTED)
 
 
-def _actor_of(caller: Caller) -> str:
+def actor_of(caller: Caller) -> str:
     named = (("agent", caller.agent), ("device", caller.device), ("user", caller.user))
     return next((f"{kind}:{who}" for kind, who in named if who), "system")
 
 
-def _check_of(decision: Decision) -> StoredCheck:
+def check_of(decision: Decision) -> StoredCheck:
     """The decision as the response keeps it: a call that a person approved is allowed."""
     denied = decision.effect is Effect.DENY
     return StoredCheck(
@@ -689,7 +689,7 @@ def _check_of(decision: Decision) -> StoredCheck:
     )
 
 
-def _response_of(
+def response_of(
     call: Call, decision: Decision, output: ToolOutput, artifacts: tuple[str, ...]
 ) -> Response:
     has_data = output.data is not None or output.says_null
@@ -702,7 +702,7 @@ def _response_of(
             data=output.data if has_data else UNSET,
             truncated=True if output.truncated else UNSET,
         ),
-        policy_check=_check_of(decision),
+        policy_check=check_of(decision),
         evidence_refs=refs_of(call.id, artifacts),
         engine_ref=call.engine_ref,
         run_id=call.request.run_id,

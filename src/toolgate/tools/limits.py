@@ -26,7 +26,7 @@ from toolgate.tools.routing import ToolRoute
 from toolgate.tools.upstream.pins import Pins
 
 
-class _CapabilityRefusal(NamedTuple):
+class CapabilityRefusal(NamedTuple):
     rule_id: str
     reason: str
 
@@ -59,17 +59,17 @@ class CapabilityLimits:
             found.append(self.pins.check_of(server, tool.removeprefix(f"{server}.")))
         return [check for check in found if check is not None]
 
-    def refusal(self, tool: str) -> _CapabilityRefusal | None:
+    def refusal(self, tool: str) -> CapabilityRefusal | None:
         """The reason why a tool may not be called now; rates are left to `charge`."""
         for one in self._capabilities(tool):
             now = self.clock.now_ms()
             if reason := one.refusal(now):
                 rule_id = CAPABILITY_EXPIRED if one.is_expired(now) else CAPABILITY_OFFLINE
-                return _CapabilityRefusal(rule_id, reason)
+                return CapabilityRefusal(rule_id, reason)
         if self.pins is not None and (server := self.capability_of(tool)):
             action = tool.removeprefix(f"{server}.")
             if reason := self.pins.refusal(server, action):
-                return _CapabilityRefusal(TOOL_CHANGED, reason)
+                return CapabilityRefusal(TOOL_CHANGED, reason)
         return None
 
     def buckets(self, tool: str) -> list[Bucket]:

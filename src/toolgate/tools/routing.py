@@ -24,11 +24,11 @@ Describe = Callable[[str, Caller], Tool | None]
 Place = Callable[[ToolRequest], Awaitable[str]]  # where a call would run now
 
 
-def _takes_nothing(_: ToolRequest) -> Engine | None:
+def takes_nothing(_: ToolRequest) -> Engine | None:
     return None
 
 
-def _offers_nothing(_: Caller) -> Sequence[Tool]:
+def offers_nothing(_: Caller) -> Sequence[Tool]:
     return ()
 
 
@@ -44,15 +44,15 @@ class ToolRoute:
     where there is one.
     """
 
-    find: Find = _takes_nothing
-    offers: Offers = _offers_nothing
+    find: Find = takes_nothing
+    offers: Offers = offers_nothing
     describe: Describe | None = None
     place: Place = as_named
     named: Mapping[str, Tool] = field(default_factory=dict)
     engine: Engine | None = None
 
 
-class _UnknownTool:
+class UnknownTool:
     """The engine of tools that nobody has."""
 
     ref: Final = "toolgate_router"
@@ -64,7 +64,7 @@ class _UnknownTool:
 class Routing:
     def __init__(self, routes: Sequence[ToolRoute]) -> None:
         self._routes = tuple(routes)
-        self._unknown = _UnknownTool()
+        self._unknown = UnknownTool()
 
     def engine_for(self, request: ToolRequest) -> Engine:
         taken = self._take(request)

@@ -32,7 +32,7 @@ OPEN_APPROVALS: Final = "open_approvals"
 LOCAL_TARGET: Final = "target_local_default local-host "  # as 0.1.0 spelt a place
 
 
-class _OldApproval(msgspec.Struct):
+class OldApproval(msgspec.Struct):
     approval_id: str
     request_id: str
     binding: str
@@ -46,7 +46,7 @@ class _OldApproval(msgspec.Struct):
     used: bool
 
 
-class _OldTarget(msgspec.Struct):
+class OldTarget(msgspec.Struct):
     id: str
     kind: str
     endpoint: str = ""
@@ -59,7 +59,7 @@ class _OldTarget(msgspec.Struct):
         return f"{self.id} {self.kind} {url}"
 
 
-class _OldServer(msgspec.Struct):
+class OldServer(msgspec.Struct):
     command: str
     args: list[str]
     url: str
@@ -69,13 +69,13 @@ class _OldServer(msgspec.Struct):
         return msgspec.json.encode([self.url, self.command, self.args]).decode()
 
 
-class _OldCapability(msgspec.Struct):
-    server: _OldServer | None = None
+class OldCapability(msgspec.Struct):
+    server: OldServer | None = None
 
 
-_decode_approval: Final = msgspec.json.Decoder(_OldApproval).decode
-_decode_target: Final = msgspec.json.Decoder(_OldTarget).decode
-_decode_capability: Final = msgspec.json.Decoder(_OldCapability).decode
+_decode_approval: Final = msgspec.json.Decoder(OldApproval).decode
+_decode_target: Final = msgspec.json.Decoder(OldTarget).decode
+_decode_capability: Final = msgspec.json.Decoder(OldCapability).decode
 
 
 def approvals(file: OldFile, home: Home, seal: Seal | None) -> Iterator[Change]:
@@ -106,7 +106,7 @@ def approvals(file: OldFile, home: Home, seal: Seal | None) -> Iterator[Change]:
 
 
 def _rebound(
-    file: OldFile, home: Home, seal: Seal | None, old: _OldApproval
+    file: OldFile, home: Home, seal: Seal | None, old: OldApproval
 ) -> tuple[str, str] | None:
     """The digest of the rule that asked, and the binding to it; None if either is not known."""
     policy = home.policy()
@@ -142,7 +142,7 @@ def _places(file: OldFile, seal: Seal | None) -> list[str]:
     return places
 
 
-def _arguments(file: OldFile, seal: Seal | None, old: _OldApproval) -> Iterator[dict[str, Any]]:
+def _arguments(file: OldFile, seal: Seal | None, old: OldApproval) -> Iterator[dict[str, Any]]:
     """The arguments of the call that waits, from its run, its command or, redacted, its evidence."""
     for fact in facts_of(file, old.run_id):
         if isinstance(fact, TurnEnded):

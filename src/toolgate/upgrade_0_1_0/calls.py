@@ -21,7 +21,7 @@ DEADLINES: Final = "agent_deadlines"
 NO_DIGEST: Final = ""  # of the rule that decided: 0.1.0 did not keep it
 
 
-class _OldStarted(msgspec.Struct):
+class OldStarted(msgspec.Struct):
     tool: str
     run_id: str
     step_id: str
@@ -32,22 +32,22 @@ class _OldStarted(msgspec.Struct):
     approval: dict[str, Any] | None = None
 
 
-class _OldCall(msgspec.Struct):
+class OldCall(msgspec.Struct):
     fingerprint: str
     state: Literal["waiting", "started", "interrupted", "released", "ended"]
     owner: str
-    started: _OldStarted | None = None
+    started: OldStarted | None = None
     response: dict[str, Any] | None = None
     isolation: str = ""
 
 
-class _OldOwner(msgspec.Struct):
+class OldOwner(msgspec.Struct):
     run_id: str
     session_id: str
 
 
-_decode_call: Final = msgspec.json.Decoder(_OldCall).decode
-_decode_owner: Final = msgspec.json.Decoder(_OldOwner).decode
+_decode_call: Final = msgspec.json.Decoder(OldCall).decode
+_decode_owner: Final = msgspec.json.Decoder(OldOwner).decode
 
 
 def calls(file: OldFile) -> Iterator[Change]:

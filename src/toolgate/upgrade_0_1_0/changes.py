@@ -33,13 +33,13 @@ TASK_KEYS: Final = "task_keys"
 SEALED: Final = (TARGETS, "agents", SERVERS, OPEN_COMMANDS)  # need the key
 
 
-class _OldTask(msgspec.Struct):
+class OldTask(msgspec.Struct):
     run_id: str
     template_id: str
     idempotency_key: str = ""
 
 
-_decode_task: Final = msgspec.json.Decoder(_OldTask).decode
+_decode_task: Final = msgspec.json.Decoder(OldTask).decode
 
 
 def changes(file: OldFile, *, home: Home) -> Iterator[Change]:

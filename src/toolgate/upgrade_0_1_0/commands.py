@@ -40,7 +40,7 @@ _INTERRUPTED: Final = Problem(
 pack: Final = msgspec.msgpack.Encoder().encode
 
 
-class _OldState(msgspec.Struct):
+class OldState(msgspec.Struct):
     """Of a command, as GET /command/{requestId} answered it."""
 
     command_id: str
@@ -50,7 +50,7 @@ class _OldState(msgspec.Struct):
     body: bytes = b""
 
 
-class _OldKey(msgspec.Struct, array_like=True):
+class OldKey(msgspec.Struct, array_like=True):
     request_hash: str
     command_id: str
     request_id: str
@@ -64,8 +64,8 @@ class _OldKey(msgspec.Struct, array_like=True):
     trace_id: str = ""
 
 
-_decode_state: Final = msgspec.msgpack.Decoder(_OldState).decode
-_decode_key: Final = msgspec.msgpack.Decoder(_OldKey).decode
+_decode_state: Final = msgspec.msgpack.Decoder(OldState).decode
+_decode_key: Final = msgspec.msgpack.Decoder(OldKey).decode
 
 
 def commands(file: OldFile, home: Home, seal: Seal | None) -> Iterator[Change]:
@@ -115,7 +115,7 @@ class _NewCommands:
         members = {**msgspec.structs.asdict(old), "owner": "local", "scope": None}
         return self._row(OPEN_COMMANDS, old.who, old.request_id, old.command_id, members, due)
 
-    def ended_with_key(self, who: str, name: str, old: _OldKey) -> Row:
+    def ended_with_key(self, who: str, name: str, old: OldKey) -> Row:
         """A command that has its answer; or that was interrupted, and is not run again."""
         status, body, ended_at = old.status, old.body, old.expires_at - KEY_KEPT_MS
         if not old.done:
@@ -133,7 +133,7 @@ class _NewCommands:
         due = ended_at + KEY_KEPT_MS
         return self._row(COMMANDS, who, old.request_id, old.command_id, members, due)
 
-    def ended(self, who: str, request_id: str, old: _OldState, *, due: int | None) -> Row:
+    def ended(self, who: str, request_id: str, old: OldState, *, due: int | None) -> Row:
         ended_at = self.home.now if due is None else due - ANSWER_KEPT_MS
         return self._unkeyed(who, request_id, old.command_id, 200, old.body, ended_at, ended_at)
 

@@ -73,7 +73,7 @@ DEFAULT_LIMITS: Final = ProxyLimits()
 NO_PAGES: Final[Mapping[str, str]] = {}
 
 
-def _unnoted(_: EgressDecision) -> None:
+def unnoted(_: EgressDecision) -> None:
     """For a proxy whose decisions nobody records."""
 
 
@@ -130,7 +130,7 @@ class EgressProxy:
         *,
         clients: Mapping[str, Client] | None = None,
         default: Client = ANYONE,
-        decided: Decided = _unnoted,
+        decided: Decided = unnoted,
         limits: ProxyLimits = DEFAULT_LIMITS,
         pages: Mapping[str, str] = NO_PAGES,
     ) -> None:

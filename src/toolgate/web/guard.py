@@ -65,7 +65,7 @@ class WebLimits:
 DEFAULT_LIMITS: Final = WebLimits()
 
 
-async def _system_resolve(name: str, port: int) -> Sequence[str]:
+async def system_resolve(name: str, port: int) -> Sequence[str]:
     ask = partial(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
     infos = await asyncio.get_running_loop().run_in_executor(_lookups, ask)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
@@ -75,7 +75,7 @@ class Guard:
     """Says which addresses a host may be reached at."""
 
     def __init__(
-        self, *, resolve: Resolve = _system_resolve, allow_private: frozenset[str] = frozenset()
+        self, *, resolve: Resolve = system_resolve, allow_private: frozenset[str] = frozenset()
     ) -> None:
         """`allow_private` holds exact host:port pairs that the operator opens on purpose."""
         self._resolve = resolve

@@ -264,7 +264,7 @@ class PlaywrightTab:
         except Exception as failed:
             if not (is_interrupted(failed) or is_timeout(failed)):
                 raise self._page.noted(failed) from failed
-            self._home.spawn(_close_page(self._page.raw))
+            self._home.spawn(close_page(self._page.raw))
             page, cdp = await self._home.new_page()
             self._page.attach(page, cdp)
             self._hear_of_files(page, cdp)
@@ -351,7 +351,7 @@ class PlaywrightTab:
             raise translated(failed) from failed
         finally:
             if page is not None:
-                self._home.spawn(_close_page(page))
+                self._home.spawn(close_page(page))
         return marked(looked, Degraded.STATIC)
 
     def _complaint(self, url: str) -> PageError | None:
@@ -364,9 +364,9 @@ class PlaywrightTab:
             raise PageCrashed("the page crashed")
 
     async def _close(self) -> None:
-        await _close_page(self._page.raw)
+        await close_page(self._page.raw)
 
 
-async def _close_page(page: "Page") -> None:
+async def close_page(page: "Page") -> None:
     with contextlib.suppress(Exception):
         await within(10, page.close())

@@ -85,7 +85,7 @@ def upgrade_file(
     """
     progress = _Progress()
     try:
-        kept = _keep_copy(connection, path, progress)
+        kept = keep_copy(connection, path, progress)
         counts = _change(connection, path, upgrade, version=version, now=now, progress=progress)
     except (sqlite3.Error, OSError) as failed:
         if not _is_full(failed):
@@ -108,7 +108,7 @@ def kept_path(journal: Path) -> Path:
     return journal.with_name(f"{journal.stem}.{OLD}")
 
 
-def _keep_copy(connection: sqlite3.Connection, path: Path, progress: "_Progress") -> Path:
+def keep_copy(connection: sqlite3.Connection, path: Path, progress: "_Progress") -> Path:
     """Copy the file, with what is in its log only, and return the copy's path.
 
     A copy that is there is not written over. It is this file's if an upgrade was interrupted; else

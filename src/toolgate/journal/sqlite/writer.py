@@ -113,24 +113,24 @@ class _MustLook(Exception):
     """What was taken to be so of a row without a look is not, or is not enough to go on."""
 
 
-class _StreamState(NamedTuple):
+class StreamState(NamedTuple):
     last: int
     segment: int  # the id of its last segment; 0 where it has none
     segment_first: int
 
 
-class _Draft:
+class Draft:
     """What a batch is about to change; what a commit has added to it can be taken back."""
 
     def __init__(self, position: int, last_segment: int) -> None:
         self.position = position
         self.last_segment = last_segment
-        self.streams: dict[str, _StreamState] = {}
+        self.streams: dict[str, StreamState] = {}
         self.rows: dict[RowKey, RowState] = {}
         self.fences: dict[str, int] = {}
         self.segments: list[tuple[int, str, int]] = []
         self.events: list[tuple[int, int, int, str, int, str, bytes]] = []
-        self.forgets: list[tuple[str, int, _StreamState]] = []
+        self.forgets: list[tuple[str, int, StreamState]] = []
         self.assumed: set[RowKey] = set()  # rows taken not to be there, until they are written
         self.reborn: dict[RowKey, bool] = {}  # deleted and put again: they start anew
         self._changed: list[tuple[dict[Any, Any], Any, Any]] = []
@@ -164,7 +164,7 @@ class _Draft:
         del self.forgets[forgets:]
 
 
-class _Recent(Generic[K, V]):
+class Recent(Generic[K, V]):
     """The last used of many; what was dropped is read from the file again.
 
     Two generations, the older one dropped whole: cheaper than to keep an order of use.
@@ -210,12 +210,12 @@ class Writer(threading.Thread):
         self._position = opened.last_position
         self._last_segment = opened.last_segment
         self._waiting: SimpleQueue[list[Commit] | None] = SimpleQueue()
-        self._streams: _Recent[str, _StreamState] = _Recent(limits.remembered)
-        self._versions: _Recent[RowKey, int] = _Recent(limits.remembered)
-        self._fences: _Recent[str, int] = _Recent(limits.remembered)
+        self._streams: Recent[str, StreamState] = Recent(limits.remembered)
+        self._versions: Recent[RowKey, int] = Recent(limits.remembered)
+        self._fences: Recent[str, int] = Recent(limits.remembered)
         self._syncing = True
         self._careful = False  # whether to look before a row is put as a new one
-        self._written: _Draft | None = None  # the last batch's, until it is remembered
+        self._written: Draft | None = None  # the last batch's, until it is remembered
         self._damage: Damaged | None = None
         self._suspect = False  # a write or sync has failed: open the file again
         self.fault = ""  # why commits are refused now
@@ -314,8 +314,8 @@ class Writer(threading.Thread):
         self._position, self._last_segment = last_numbers(self._connection)
         self._written = None
         remembered = self._limits.remembered
-        self._streams, self._versions = _Recent(remembered), _Recent(remembered)
-        self._fences = _Recent(remembered)
+        self._streams, self._versions = Recent(remembered), Recent(remembered)
+        self._fences = Recent(remembered)
         self._suspect = False
         log.warning("journal_reopened position=%d", self._position)
 
@@ -339,7 +339,7 @@ class Writer(threading.Thread):
         """
         self._begin()
         self._careful = careful
-        draft = _Draft(self._position, self._last_segment)
+        draft = Draft(self._position, self._last_segment)
         now = self._clock.now_ms()
         try:
             for commit in batch:
@@ -357,7 +357,7 @@ class Writer(threading.Thread):
             raise
         self._written = draft
 
-    def _refuse_or_decide(self, commit: Commit, draft: _Draft, now: int) -> None:
+    def _refuse_or_decide(self, commit: Commit, draft: Draft, now: int) -> None:
         """With care this time: what was assumed before the conflict may not hold either."""
         careful, self._careful = self._careful, True
         draft.begin()
@@ -385,7 +385,7 @@ class Writer(threading.Thread):
             self._syncing = durable
 
     def _decide(
-        self, operations: Sequence[Operation | Forget], draft: _Draft, now: int
+        self, operations: Sequence[Operation | Forget], draft: Draft, now: int
     ) -> list[Event]:
         """Add what these operations change to the draft; raises Conflict where one does not hold."""
         events: list[Event] = []
@@ -421,14 +421,14 @@ class Writer(threading.Thread):
                     assert_never(operation)
         return events
 
-    def _put(self, put: Put, draft: _Draft) -> None:
+    def _put(self, put: Put, draft: Draft) -> None:
         key = (put.collection, put.key)
         before = self._version(key, draft, expected=put.expected)
         if put.expected != before:
             raise _unexpected(put, before)
         self._write_row(key, (before + 1, put.value, put.due), draft)
 
-    def _overwrite(self, write: Overwrite, draft: _Draft) -> None:
+    def _overwrite(self, write: Overwrite, draft: Draft) -> None:
         key = (write.collection, write.key)
         if key in draft.rows or self._careful:
             version = self._version(key, draft) + 1
@@ -437,12 +437,12 @@ class Writer(threading.Thread):
             version = UNKNOWN if known is None else known + 1
         self._write_row(key, (version, write.value, write.due), draft)
 
-    def _write_row(self, key: RowKey, state: RowState, draft: _Draft) -> None:
+    def _write_row(self, key: RowKey, state: RowState, draft: Draft) -> None:
         if draft.rows.get(key) is NOTHING:
             draft.change(draft.reborn, key, True)
         draft.change(draft.rows, key, state)
 
-    def _append(self, append: Append, draft: _Draft, now: int) -> list[Event]:
+    def _append(self, append: Append, draft: Draft, now: int) -> list[Event]:
         stream = append.stream
         seq, segment, first = self._stream(stream, draft)
         if append.expected_seq is not None and append.expected_seq != seq:
@@ -461,27 +461,27 @@ class Writer(threading.Thread):
             events.append(Event(position, stream, seq, kind, now, data, subject))
             draft.events.append((position, segment, seq, kind, now, subject, data))
         draft.position = position
-        draft.change(draft.streams, stream, _StreamState(seq, segment, first))
+        draft.change(draft.streams, stream, StreamState(seq, segment, first))
         return events
 
-    def _forget(self, forget: Forget, draft: _Draft) -> None:
+    def _forget(self, forget: Forget, draft: Draft) -> None:
         state = self._stream(forget.stream, draft)
         if state.last <= forget.through:
-            state = _StreamState(state.last, state.segment, state.last + 1)
+            state = StreamState(state.last, state.segment, state.last + 1)
             draft.change(draft.streams, forget.stream, state)
         draft.forgets.append((forget.stream, min(forget.through, state.last), state))
 
-    def _stream(self, name: str, draft: _Draft) -> _StreamState:
+    def _stream(self, name: str, draft: Draft) -> StreamState:
         state = draft.streams.get(name) or self._streams.get(name)
         if state is None:
             found = self._connection.execute(LAST, (name,)).fetchone()
             if found is None:
-                return _StreamState(0, 0, 0)
-            state = _StreamState(*found)
+                return StreamState(0, 0, 0)
+            state = StreamState(*found)
             self._streams.keep({name: state})
         return state
 
-    def _version(self, key: RowKey, draft: _Draft, *, expected: int | None = None) -> int:
+    def _version(self, key: RowKey, draft: Draft, *, expected: int | None = None) -> int:
         drafted = draft.rows.get(key)
         if drafted is not None:
             if drafted[0] == UNKNOWN:
@@ -499,7 +499,7 @@ class Writer(threading.Thread):
             self._versions.keep({key: version})
         return version
 
-    def _epoch(self, name: str, draft: _Draft) -> int:
+    def _epoch(self, name: str, draft: Draft) -> int:
         epoch = draft.fences.get(name) or self._fences.get(name)
         if epoch is None:
             found = self._connection.execute(
@@ -509,7 +509,7 @@ class Writer(threading.Thread):
             self._fences.keep({name: epoch})
         return epoch
 
-    def _write(self, draft: _Draft) -> None:
+    def _write(self, draft: Draft) -> None:
         self._write_all("INSERT INTO segments", draft.segments)
         self._write_all("INSERT INTO events", draft.events)
         if draft.rows:
@@ -530,7 +530,7 @@ class Writer(threading.Thread):
             self._connection.execute(_with_values(how, len(rows[0]), many, otherwise), values)
             done += many
 
-    def _write_rows(self, draft: _Draft) -> None:
+    def _write_rows(self, draft: Draft) -> None:
         assumed = draft.assumed
         new: list[tuple[str, str, int, bytes, int | None]] = []
         changed: list[tuple[str, str, int, bytes, int | None]] = []
@@ -551,7 +551,7 @@ class Writer(threading.Thread):
             raise _MustLook from there
         self._write_all("INSERT INTO rows", changed, _OVER)
 
-    def _drop(self, stream: str, through: int, state: _StreamState) -> None:
+    def _drop(self, stream: str, through: int, state: StreamState) -> None:
         execute = self._connection.execute
         execute(
             "DELETE FROM events WHERE seq <= ? AND segment IN"

@@ -30,14 +30,14 @@ class HttpAgents:
         self._speech = speech or _as_it_is
         self._http: aiohttp.ClientSession | None = None
 
-    def agent(self, external: External) -> "_HttpAgent":
+    def agent(self, external: External) -> "HttpAgent":
         if self._http is None:
             # A silent agent may be thinking: how long is for the run's own deadline to say.
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
             # Each run has a stream of its own: one that waited for another's would look silent.
             connector = aiohttp.TCPConnector(limit=0, socket_factory=kept_alive)
             self._http = aiohttp.ClientSession(timeout=timeout, connector=connector)
-        return _HttpAgent(external, self._http, self._speech)
+        return HttpAgent(external, self._http, self._speech)
 
     async def close(self) -> None:
         if self._http is not None:
@@ -45,7 +45,7 @@ class HttpAgents:
 
 
 @dataclass(frozen=True, slots=True)
-class _HttpAgent:
+class HttpAgent:
     external: External
     http: aiohttp.ClientSession
     speech: Callable[[], RedactingStream]

@@ -25,12 +25,12 @@ RECENT: Final = 50
 LOOKED_AT: Final = 1_000  # events, for the recent ones
 
 
-class _Word(msgspec.Struct):
+class Word(msgspec.Struct):
     approve: bool
     reason: str = ""
 
 
-def _shown_approval(approval: Approval) -> dict[str, Any]:
+def shown_approval(approval: Approval) -> dict[str, Any]:
     return {
         "id": approval.approval_id,
         "request_id": approval.request_id,
@@ -81,12 +81,12 @@ class ApprovalPages:
         return {"now": self.context.clock.now_ms(), **await self._with_call(approval)}
 
     async def decide(self, request: Request) -> Answer:
-        word = await body_of(request, _Word)
+        word = await body_of(request, Word)
         approval = await self.context.approvals.get(request.path_params["id"])
         await self.context.gate.decide_approval(
             approval.approval_id, approve=word.approve, decided_by=OPERATOR, reason=word.reason
         )
-        return _shown_approval(await self.context.approvals.get(approval.approval_id))
+        return shown_approval(await self.context.approvals.get(approval.approval_id))
 
     async def _with_call(self, approval: Approval) -> dict[str, Any]:
         """The approval, with the call exactly as it was asked for except its secrets."""
@@ -100,4 +100,4 @@ class ApprovalPages:
     async def _shown(self, approval: Approval) -> dict[str, Any]:
         """The approval, with its run only if that has a page."""
         run_id = approval.run_id if await is_run(self.context.journal, approval.run_id) else ""
-        return {**_shown_approval(approval), "run_id": run_id}
+        return {**shown_approval(approval), "run_id": run_id}

@@ -36,7 +36,7 @@ _STATUS: Final[Mapping[type[ToolgateError], tuple[int, str]]] = {
 }
 
 
-def _failure(status: int, code: str, message: str) -> Response:
+def failure(status: int, code: str, message: str) -> Response:
     error = {"code": code, "message": message}
     headers = {**HEADERS, "Cache-Control": "no-store"}
     return asgi.Json({"error": error}, status_code=status, headers=headers)
@@ -59,7 +59,7 @@ class ConsoleGuard:
 
         async def endpoint(request: Request) -> Response:
             if not self.is_operator(request):
-                return _failure(401, "signed_out", "sign in first")
+                return failure(401, "signed_out", "sign in first")
             changes = None if stream else request.method not in SAFE_METHODS
             return await _answer(handle, request, changes=changes)
 
@@ -76,13 +76,13 @@ async def _answer(handle: Handle, request: Request, *, changes: bool | None) -> 
             check_own_page(request.headers, changes=changes)
         answer = await handle(request)
     except asgi.BodyTooLarge as large:
-        return _failure(413, "too_large", str(large))
+        return failure(413, "too_large", str(large))
     except ToolgateError as wrong:
         status, code = code_for(wrong, _STATUS, (500, "failed"))
-        return _failure(status, code, str(wrong))
+        return failure(status, code, str(wrong))
     except Exception:
         log.exception("console_failed path=%s", request.url.path)
-        return _failure(500, "failed", "the console failed; the log says why")
+        return failure(500, "failed", "the console failed; the log says why")
     if isinstance(answer, Response):
         answer.headers.update(HEADERS)
         return answer

@@ -26,7 +26,7 @@ class _Row(msgspec.Struct):
 _decode_row: Final = msgspec.json.Decoder(_Row).decode
 
 
-def _percentile(values: list[int], share: float) -> int | None:
+def percentile(values: list[int], share: float) -> int | None:
     """The smallest value that this share of them does not exceed."""
     if not values:
         return None
@@ -57,8 +57,8 @@ class OverviewPage:
             "hour": {
                 "runs": len(lines),
                 "failed": len(failed),
-                "p50_ms": _percentile(took, 0.5),
-                "p95_ms": _percentile(took, 0.95),
+                "p50_ms": percentile(took, 0.5),
+                "p95_ms": percentile(took, 0.95),
                 "partial": len(found) > LOOKED_AT,
             },
             "minutes": _by_minute(lines, now),

@@ -29,20 +29,20 @@ HEADERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class File:
     content: bytes
     media_type: str
     etag: str
 
 
-def read_files() -> dict[str, _File]:
+def read_files() -> dict[str, File]:
     """Every file that ships with the console, by its path."""
-    found: dict[str, _File] = {}
+    found: dict[str, File] = {}
     _collect(resources.files("toolgate.surfaces.console").joinpath("static"), "", found)
     return found
 
 
-def _collect(folder: Traversable, prefix: str, found: dict[str, _File]) -> None:
+def _collect(folder: Traversable, prefix: str, found: dict[str, File]) -> None:
     for entry in folder.iterdir():
         if entry.is_dir():
             _collect(entry, f"{prefix}{entry.name}/", found)
@@ -51,7 +51,7 @@ def _collect(folder: Traversable, prefix: str, found: dict[str, _File]) -> None:
         if media_type:
             content = entry.read_bytes()
             etag = f'"{sha256(content).hexdigest()[:20]}"'
-            found[prefix + entry.name] = _File(content, media_type, etag)
+            found[prefix + entry.name] = File(content, media_type, etag)
 
 
 def content_policy(host: str, *, chat_port: int) -> str:
@@ -81,7 +81,7 @@ class Pages:
             return Response(status_code=404, headers=HEADERS)
         return self._answer(request, file)
 
-    def _answer(self, request: Request, file: _File) -> Response:
+    def _answer(self, request: Request, file: File) -> Response:
         policy = content_policy(request.headers.get("host", ""), chat_port=self._chat_port)
         headers = {
             **HEADERS,

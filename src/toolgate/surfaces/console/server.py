@@ -27,7 +27,7 @@ API: Final = "/console/api"
 FIRST_AGENT: Final = "script"  # what the chat offers first: it needs no model
 
 
-class _SignInProof(msgspec.Struct):
+class SignInProof(msgspec.Struct):
     token: str = ""
     code: str = ""
 
@@ -86,7 +86,7 @@ class Console:
         )
 
     async def _sign_in(self, request: Request) -> Answer:
-        proof = await body_of(request, _SignInProof)
+        proof = await body_of(request, SignInProof)
         by = request.client.host if request.client is not None else ""
         cookie = self.sign_in.open(token=proof.token, code=proof.code, by=by)
         audit = self.context.audit

@@ -43,7 +43,7 @@ _KEEP_ALIVE: Final = b": \n\n"
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def _event_of(event: Event) -> wire.Event:
+def event_of(event: Event) -> wire.Event:
     told = _decode(event.data)
     return wire.Event(
         id=event.seq,
@@ -57,7 +57,7 @@ def _event_of(event: Event) -> wire.Event:
     )
 
 
-def _shown_to(reader: Identity, events: Iterable[wire.Event]) -> list[wire.Event]:
+def shown_to(reader: Identity, events: Iterable[wire.Event]) -> list[wire.Event]:
     """The events that a reader may see: of other callers' commands not what their tools print."""
     return [
         event
@@ -169,9 +169,9 @@ class GatewayEvents:
             await self._until_moved(identity, since, wait)
         if self._last <= since:
             return wire.EventPage(cursor=since, events=[])
-        events = [_event_of(e) for e in await self.journal.read(STREAM, after=since, limit=limit)]
+        events = [event_of(e) for e in await self.journal.read(STREAM, after=since, limit=limit)]
         cursor = events[-1].id if events else since
-        return wire.EventPage(cursor=cursor, events=_shown_to(identity, events))
+        return wire.EventPage(cursor=cursor, events=shown_to(identity, events))
 
     async def _until_moved(self, identity: Identity, since: int, wait: float) -> None:
         with self.registry.watch(identity.name) as cut:
@@ -221,7 +221,7 @@ class GatewayEvents:
         stops = (cut, self._closing)
         async with contextlib.aclosing(until(stops, events, silence_s=SILENCE_S)) as batches:
             async for batch in batches:
-                yield _shown_to(reader, map(_event_of, batch))
+                yield shown_to(reader, map(event_of, batch))
 
     async def forget_old(self) -> None:
         """Delete events older than a cursor's life, up to the first that is younger.

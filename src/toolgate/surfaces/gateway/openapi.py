@@ -47,7 +47,7 @@ def document(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
     models = _models(routes)
     schemas, components = msgspec.json.schema_components(models, ref_template=REF)
     by_model = dict(zip(models, schemas, strict=True))
-    known = {_operation_id(route) for route in routes}
+    known = {operation_id(route) for route in routes}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         operation = _operation(route, by_model, known)
@@ -82,7 +82,7 @@ def _models(routes: Sequence[Route]) -> list[Any]:
 
 def _operation(route: Route, schemas: Mapping[Any, Any], known: Collection[str]) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": _operation_id(route),
+        "operationId": operation_id(route),
         "summary": route.summary,
         "tags": [route.path.split("/")[1]],
         "parameters": _parameters(route),
@@ -99,7 +99,7 @@ def _operation(route: Route, schemas: Mapping[Any, Any], known: Collection[str])
     return operation
 
 
-def _operation_id(route: Route) -> str:
+def operation_id(route: Route) -> str:
     words = [word.strip("{}") for word in route.path.replace("-", "/").split("/") if word]
     return route.method.lower() + "".join(word[:1].upper() + word[1:] for word in words)
 

@@ -59,12 +59,12 @@ _TRACEPARENT: Final = _NAMES[wire.HEADER_TRACEPARENT]
 _LAST_EVENT_ID: Final = _NAMES[wire.HEADER_LAST_EVENT_ID]
 
 
-class _FoundRoute(NamedTuple):
+class FoundRoute(NamedTuple):
     route: Route
     path: dict[str, str]
 
 
-class _Table:
+class Table:
     """Routes by path: those without a parameter by name, the few others by pattern."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
@@ -79,18 +79,18 @@ class _Table:
             pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
             self._patterns.append((pattern, by_method))
 
-    def find(self, method: str, path: str, raw_path: bytes) -> _FoundRoute | None:
+    def find(self, method: str, path: str, raw_path: bytes) -> FoundRoute | None:
         """None where the path is nobody's; Problem 405 where only the method is wrong."""
         by_method = self._exact.get(path, {})
         if (route := by_method.get(method)) is not None:
-            return _FoundRoute(route, {})
+            return FoundRoute(route, {})
         known = set(by_method)
         raw = raw_path.decode("latin-1")  # where a slash within a name is still told apart
         for pattern, candidates in self._patterns:  # a name may be as a route's own word
             if match := pattern.fullmatch(raw):
                 if (route := candidates.get(method)) is not None:
                     values = {name: unquote(text) for name, text in match.groupdict().items()}
-                    return _FoundRoute(route, values)
+                    return FoundRoute(route, values)
                 known.update(candidates)
         if not known:
             return None
@@ -117,7 +117,7 @@ class Gateway:
         version: str,
         verify: Verify,
     ) -> None:
-        self.table = _Table(routes)
+        self.table = Table(routes)
         self.doors = doors
         self.commands = commands
         self.events = events
@@ -253,7 +253,7 @@ class Gateway:
 
     async def _answer(
         self,
-        found: _FoundRoute,
+        found: FoundRoute,
         identity: Identity | None,
         trace_id: str,
         scope: asgi.Scope,
@@ -263,7 +263,7 @@ class Gateway:
         if found.route.takes is not None:
             raw = await self._body_of(found.route.access, dict(scope["headers"]), scope, receive)
             canonical(raw)
-            body = _decode(raw, found.route.takes)
+            body = decode(raw, found.route.takes)
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         answering = self.call(
             found.route, RouteCall(identity, trace_id, path=found.path, query=query, body=body)
@@ -341,7 +341,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return Response(reply.body, reply.status, headers, media_type="application/json")
 
 
-def _decode(raw: bytes, model: type[Any]) -> Any:
+def decode(raw: bytes, model: type[Any]) -> Any:
     """Raises Invalid, with where in the body it went wrong."""
     try:
         return msgspec.json.decode(raw, type=model)

@@ -65,11 +65,11 @@ def capability_in(wanted: wire.CapabilityRegister, *, now: int) -> Capability:
         owner=wanted.owner,
         expires_at=wanted.expires_at,
         status=wanted.status,
-        server=None if isinstance(wanted.server, UnsetType) else _server_in(wanted.server),
+        server=None if isinstance(wanted.server, UnsetType) else server_in(wanted.server),
     )
 
 
-def _server_in(server: wire.McpServer) -> Server:
+def server_in(server: wire.McpServer) -> Server:
     if not given(server.command, "") and not given(server.url, ""):
         raise Invalid("an MCP server has a command or a URL", field="server")
     return Server(

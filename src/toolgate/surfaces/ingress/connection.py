@@ -69,7 +69,7 @@ class IngressOptions:
     pages_of: frozenset[str] = frozenset()  # hosts whose pages may connect without a key; * is any
 
 
-class _Parts(Protocol):
+class Parts(Protocol):
     """The objects that all connections share."""
 
     options: IngressOptions
@@ -85,7 +85,7 @@ class _Parts(Protocol):
 
 
 class Connection(WSListener):
-    def __init__(self, parts: _Parts) -> None:
+    def __init__(self, parts: Parts) -> None:
         super().__init__()
         self.ponged_at = parts.clock.monotonic()
         self.pinged_at = self.ponged_at

@@ -31,7 +31,7 @@ Undelivered = Callable[[str, Event], Awaitable[None]]  # a tool request that nob
 Write = Callable[[bytes], None]
 
 
-class _Listener(Protocol):
+class Listener(Protocol):
     """A connection, for the hub."""
 
     def miss(self, event: Event, data: bytes) -> None:
@@ -50,12 +50,12 @@ class Channel:
     A connection may be `ahead`: it has read events from the journal that the bus publishes later.
     """
 
-    connections: set[_Listener] = field(default_factory=set)
-    live: dict[_Listener, Write] = field(default_factory=dict)
-    ahead: dict[_Listener, int] = field(default_factory=dict)  # of the live: the last they read
+    connections: set[Listener] = field(default_factory=set)
+    live: dict[Listener, Write] = field(default_factory=dict)
+    ahead: dict[Listener, int] = field(default_factory=dict)  # of the live: the last they read
     last_seq: int = 0  # the highest number that was told of since the channel was made
 
-    def go_live(self, connection: _Listener, cursor: int, write: Write) -> bool:
+    def go_live(self, connection: Listener, cursor: int, write: Write) -> bool:
         """Make a connection live; False if there are events after its cursor."""
         if cursor < self.last_seq:
             return False
@@ -66,11 +66,11 @@ class Channel:
         self.live[connection] = write
         return True
 
-    def given(self, connection: _Listener) -> int | None:
+    def given(self, connection: Listener) -> int | None:
         """The number of the last event that was written to a connection; None if it is not live."""
         return self.ahead.get(connection, self.last_seq) if connection in self.live else None
 
-    def leave_live(self, connection: _Listener) -> int | None:
+    def leave_live(self, connection: Listener) -> int | None:
         """The same as `given`; the connection is not live afterwards."""
         given = self.given(connection)
         self.live.pop(connection, None)
@@ -116,7 +116,7 @@ class Hub:
         self.on_undelivered: Undelivered | None = None
         self.delivered = 0
 
-    def join(self, session_id: str, user_id: str, connection: _Listener) -> Channel:
+    def join(self, session_id: str, user_id: str, connection: Listener) -> Channel:
         stream = stream_of(session_id)
         channel = self._channels.get(stream)
         if channel is None:
@@ -131,7 +131,7 @@ class Hub:
             untaken.cancel()  # it reads what waits for it
         return channel
 
-    def leave(self, session_id: str, user_id: str, connection: _Listener) -> None:
+    def leave(self, session_id: str, user_id: str, connection: Listener) -> None:
         stream = stream_of(session_id)
         channel = self._channels.get(stream)
         if channel is None or connection not in channel.connections:
@@ -166,7 +166,7 @@ class Hub:
     def count(self, session_id: str) -> int:
         return len(self.connections(session_id))
 
-    def connections(self, session_id: str) -> set[_Listener]:
+    def connections(self, session_id: str) -> set[Listener]:
         channel = self._channels.get(stream_of(session_id))
         return channel.connections if channel else set()
 

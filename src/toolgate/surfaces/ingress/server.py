@@ -153,7 +153,7 @@ class Ingress:
             name = urlsplit(origin).hostname or ""
         except ValueError:
             return False
-        return _is_local(name) or not self.options.pages_of.isdisjoint({name, "*"})
+        return is_local(name) or not self.options.pages_of.isdisjoint({name, "*"})
 
     async def _beat(self) -> None:
         """Ping those whose time has come, and part with those that are silent."""
@@ -321,7 +321,7 @@ class Ingress:
         return asgi.Json(self.health())
 
 
-def _is_local(name: str) -> bool:
+def is_local(name: str) -> bool:
     """Whether a host's name can only be this machine's."""
     try:
         return ip_address(name).is_loopback

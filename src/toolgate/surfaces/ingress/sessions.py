@@ -21,13 +21,13 @@ def stream_of(session_id: str) -> str:
     return f"session/{session_id}"
 
 
-class _SessionRow(msgspec.Struct, frozen=True):
+class SessionRow(msgspec.Struct, frozen=True):
     user_id: str
     created_at: int
     seen_at: int = 0  # when it was last found to be in use, to about a day
 
 
-_decode: Final = msgspec.json.Decoder(_SessionRow).decode
+_decode: Final = msgspec.json.Decoder(SessionRow).decode
 
 
 def _last_seen(row: Row) -> int:
@@ -129,6 +129,6 @@ class Sessions:
 
     async def _make(self, user_id: str) -> Opening:
         session_id = self.new_id("sess")
-        row = msgspec.json.encode(_SessionRow(user_id, self.clock.now_ms()))
+        row = msgspec.json.encode(SessionRow(user_id, self.clock.now_ms()))
         await self.journal.commit(Put(SESSIONS, session_id, row, expected=0))
         return Opening(session_id, resumed=False, last_seq=0, after=0, snapshot=False)

@@ -197,7 +197,7 @@ class BrowserTools:
         request = ctx.request
         if self._stdio or request is None:
             return "stdio"
-        return _client_name(
+        return client_name(
             request.headers.get("mcp-session-id", ""),
             request.query_params.get("session_id", ""),
         )
@@ -225,7 +225,7 @@ def _given(params: types.CallToolRequestParams) -> dict[str, Any]:
     return params.arguments or {}
 
 
-def _client_name(http_session: str, sse_session: str) -> str:
+def client_name(http_session: str, sse_session: str) -> str:
     return f"http:{http_session}" if http_session else f"sse:{sse_session}"
 
 

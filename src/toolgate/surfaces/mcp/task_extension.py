@@ -36,7 +36,7 @@ class TaskExtension:
 
     def takes(self, ctx: Context, params: types.CallToolRequestParams) -> bool:
         """Return True if this call is answered with a task."""
-        if params.name != RUN or not _declared(ctx):
+        if params.name != RUN or not declared(ctx):
             return False
         options = (params.arguments or {}).get("options")
         mode = options.get("mode", TaskMode.AUTO) if isinstance(options, dict) else TaskMode.AUTO
@@ -82,7 +82,7 @@ class TaskExtension:
             )
 
 
-def _declared(ctx: Context) -> bool:
+def declared(ctx: Context) -> bool:
     """Return True if the client of this request declares the extension."""
     if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         return False
@@ -92,7 +92,7 @@ def _declared(ctx: Context) -> bool:
 
 def require(ctx: Context) -> None:
     """Refuse a client that does not know the extension what only the extension has."""
-    if not _declared(ctx):
+    if not declared(ctx):
         raise MCPError(
             code=types.MISSING_REQUIRED_CLIENT_CAPABILITY,
             message=f"This needs the extension {EXTENSION}",

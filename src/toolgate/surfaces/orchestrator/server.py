@@ -264,15 +264,15 @@ class OrchestratorApi:
 
     def _authorize(self, request: Request) -> None:
         if not self.internal_token and asgi.is_of_a_page(request):
-            raise _Unauthorized(
+            raise Unauthorized(
                 "an orchestrator that has no INTERNAL_TOKEN may be used by no web page, and by its"
                 " address or as localhost only"
             )
         if self.internal_token and not asgi.same_secret(asgi.bearer(request), self.internal_token):
-            raise _Unauthorized("the bearer token is missing or wrong")
+            raise Unauthorized("the bearer token is missing or wrong")
 
     async def _refused(self, _: Request, failed: Exception) -> Response:
-        if isinstance(failed, _Unauthorized):
+        if isinstance(failed, Unauthorized):
             return _refusal(wire.ErrorCode.UNAUTHORIZED, str(failed))
         code = code_for(failed, CODES, wire.ErrorCode.INTERNAL_ERROR)
         if code is wire.ErrorCode.INTERNAL_ERROR:
@@ -290,7 +290,7 @@ decode_agent: Final = msgspec.json.Decoder(wire.RegisterAgent).decode
 decode_tools: Final = msgspec.json.Decoder(wire.RegisterTools).decode
 
 
-class _Unauthorized(ToolgateError):
+class Unauthorized(ToolgateError):
     pass
 
 

@@ -41,7 +41,7 @@ class RunnerOptions:
     body_seconds: float = BODY_SECONDS
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """The request ends here, with one of the contract's codes."""
 
     def __init__(self, code: wire.ErrorCode, message: str, *, hang_up: bool = False) -> None:
@@ -72,7 +72,7 @@ class RunnerApp:
         request = Request(scope, receive)
         try:
             await self._route(request, scope, receive, send)
-        except _Refused as refused:
+        except Refused as refused:
             error = wire.ToolError(code=refused.code, message=str(refused))
             status = wire.ERROR_CODES[refused.code].status
             answer = asgi.Json(
@@ -90,7 +90,7 @@ class RunnerApp:
             self._check_bearer(request)
             call = await self._read(request)
             streams = wire.NDJSON_TYPE in request.headers.get(wire.HEADER_ACCEPT, "")
-            running = _Running(self._engine, _tool_request(call), self._now)
+            running = Running(self._engine, _tool_request(call), self._now)
             async with running.until_gone(receive):
                 if streams:
                     await _stream(running, send)
@@ -99,15 +99,15 @@ class RunnerApp:
                     if answer is not None:
                         await answer(scope, receive, send)
         else:
-            raise _Refused(wire.ErrorCode.NOT_FOUND, f"there is no {route[0]} {route[1]}")
+            raise Refused(wire.ErrorCode.NOT_FOUND, f"there is no {route[0]} {route[1]}")
 
     def _check_bearer(self, request: Request) -> None:
         expected = self._options.token
         if expected and not asgi.same_secret(asgi.bearer(request), expected):
-            raise _Refused(wire.ErrorCode.UNAUTHORIZED, "the bearer token is missing or wrong")
+            raise Refused(wire.ErrorCode.UNAUTHORIZED, "the bearer token is missing or wrong")
         if not expected and any(name in request.headers for name in OF_BROWSERS):
             message = "a web page may not use a runner that has no token"
-            raise _Refused(wire.ErrorCode.UNAUTHORIZED, message)
+            raise Refused(wire.ErrorCode.UNAUTHORIZED, message)
 
     async def _read(self, request: Request) -> wire.ExecuteRequest:
         try:
@@ -116,9 +116,9 @@ class RunnerApp:
             return wire.decode_request(body)
         except TimeoutError as late:
             message = "the body took too long"
-            raise _Refused(wire.ErrorCode.INVALID_REQUEST, message, hang_up=True) from late
+            raise Refused(wire.ErrorCode.INVALID_REQUEST, message, hang_up=True) from late
         except (asgi.BodyTooLarge, *UNREADABLE) as malformed:
-            raise _Refused(wire.ErrorCode.INVALID_REQUEST, str(malformed)) from malformed
+            raise Refused(wire.ErrorCode.INVALID_REQUEST, str(malformed)) from malformed
 
     def _health(self) -> wire.Health:
         return wire.Health(
@@ -135,7 +135,7 @@ class RunnerApp:
         return to_iso_ms(self._clock.now_ms())
 
 
-class _Running:
+class Running:
     """One call under way: its updates as they come, then its end."""
 
     def __init__(self, engine: Engine, request: ToolRequest, now: Callable[[], str]) -> None:
@@ -180,11 +180,11 @@ class _Running:
         failed = self._task.exception()
         if failed is not None:
             log.error("runner_failed request=%s", self._request.request_id, exc_info=failed)
-            raise _Refused(wire.ErrorCode.INTERNAL_ERROR, "the runner failed") from failed
+            raise Refused(wire.ErrorCode.INTERNAL_ERROR, "the runner failed") from failed
         return _result(self._task.result())
 
 
-async def _whole(running: _Running) -> Response | None:
+async def _whole(running: Running) -> Response | None:
     updates: list[wire.Update | str] = []
     async for update in running.updates():
         last = updates[-1] if updates else None
@@ -198,7 +198,7 @@ async def _whole(running: _Running) -> Response | None:
     return asgi.Json(wire.WrappedResult(result=result, updates=updates or msgspec.UNSET))
 
 
-async def _stream(running: _Running, send: asgi.Send) -> None:
+async def _stream(running: Running, send: asgi.Send) -> None:
     headers = [(b"content-type", wire.NDJSON_TYPE.encode()), (b"cache-control", b"no-store")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
 
@@ -210,7 +210,7 @@ async def _stream(running: _Running, send: asgi.Send) -> None:
         await line(wire.StreamLine(delta=update.delta, at=update.at))
     try:
         result = await running.result()
-    except _Refused as refused:
+    except Refused as refused:
         error = wire.ToolError(code=refused.code, message=str(refused))
         result = wire.ToolResult(ok=False, error=error, outcome=Outcome.MAY_HAVE_EXECUTED)
     if result is not None:

@@ -10,7 +10,7 @@ from toolgate.tasks.state import Summary
 from toolgate.tasks.template import NOTICE, TaskOutcome, Template, Work, options_of, summary_of
 
 
-async def _run(inputs: wire.BatchExtractPages, work: Work) -> TaskOutcome:
+async def run(inputs: wire.BatchExtractPages, work: Work) -> TaskOutcome:
     failures: list[dict[str, Any]] = []
 
     def encode(page: PageRead) -> msgspec.Raw:
@@ -38,7 +38,7 @@ TEMPLATE = Template(
     description="Read many pages and return each one's title, elements and text, in input order.",
     inputs=wire.BatchExtractPages,
     output=wire.BatchResult,
-    run=_run,
+    run=run,
     repeatable=True,
     only_reads=True,
     steps=lambda inputs: len(inputs.urls),

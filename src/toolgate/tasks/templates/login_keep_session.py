@@ -24,7 +24,7 @@ USERNAMES: Final = (
 )
 
 
-async def _run(inputs: wire.LoginKeepSession, work: Work) -> TaskOutcome:
+async def run(inputs: wire.LoginKeepSession, work: Work) -> TaskOutcome:
     work.check(inputs.start_url)
     async with work.page() as tab:
         work.step = "open the login page"
@@ -112,7 +112,7 @@ TEMPLATE = Template(
     description="Log in to a site and keep the session; later runs use its sessionId.",
     inputs=wire.LoginKeepSession,
     output=wire.LoginResult,
-    run=_run,
+    run=run,
     trust=frozenset({TrustLevel.LOCAL}),
     secrets=lambda inputs: (inputs.credentials.username, inputs.credentials.password),
     keeps_inputs=False,

@@ -13,7 +13,7 @@ from toolgate.tasks.state import Summary
 from toolgate.tasks.template import NOTICE, TaskOutcome, Template, Work, options_of, summary_of
 
 
-async def _run(inputs: wire.MultiTabCompare, work: Work) -> TaskOutcome:
+async def run(inputs: wire.MultiTabCompare, work: Work) -> TaskOutcome:
     work.step = "read pages"
     pages = await read_pages(
         inputs.urls,
@@ -97,7 +97,7 @@ TEMPLATE = Template(
     description="Read up to ten pages and list the differences in title, elements and sections.",
     inputs=wire.MultiTabCompare,
     output=wire.CompareResult,
-    run=_run,
+    run=run,
     repeatable=True,
     only_reads=True,
     steps=lambda inputs: len(inputs.urls),

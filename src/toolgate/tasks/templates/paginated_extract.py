@@ -23,7 +23,7 @@ from toolgate.tasks.template import (
 )
 
 
-async def _run(inputs: wire.PaginatedExtract, work: Work) -> TaskOutcome:
+async def run(inputs: wire.PaginatedExtract, work: Work) -> TaskOutcome:
     work.check(inputs.start_url)
     pagination = inputs.pagination
     following = locator_of(pagination.next)
@@ -71,7 +71,7 @@ TEMPLATE = Template(
     description="Read a list page by page by its link or button to the next.",
     inputs=wire.PaginatedExtract,
     output=wire.PaginatedResult,
-    run=_run,
+    run=run,
     repeatable=True,
     steps=lambda inputs: inputs.pagination.max_pages,
 )

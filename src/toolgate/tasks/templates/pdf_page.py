@@ -22,7 +22,7 @@ class PdfResult(CamelWire):
     size: int
 
 
-async def _run(inputs: PdfPage, work: Work) -> TaskOutcome:
+async def run(inputs: PdfPage, work: Work) -> TaskOutcome:
     work.check(inputs.url)
     async with work.page() as tab:
         work.step = "open the page"
@@ -45,7 +45,7 @@ TEMPLATE = Template(
     description="Print a page to PDF.",
     inputs=PdfPage,
     output=PdfResult,
-    run=_run,
+    run=run,
     repeatable=True,
     media=True,
 )

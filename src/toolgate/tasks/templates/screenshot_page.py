@@ -24,7 +24,7 @@ class ScreenshotResult(CamelWire):
     truncated: bool | msgspec.UnsetType = msgspec.UNSET  # where the page is too tall for one
 
 
-async def _run(inputs: ScreenshotPage, work: Work) -> TaskOutcome:
+async def run(inputs: ScreenshotPage, work: Work) -> TaskOutcome:
     work.check(inputs.url)
     async with work.page() as tab:
         work.step = "open the page"
@@ -50,7 +50,7 @@ TEMPLATE = Template(
     description="Take a PNG of a page, of the window or its full height.",
     inputs=ScreenshotPage,
     output=ScreenshotResult,
-    run=_run,
+    run=run,
     repeatable=True,
     media=True,
 )

@@ -20,7 +20,7 @@ from toolgate.tasks.template import (
 )
 
 
-async def _run(inputs: wire.SearchExtract, work: Work) -> TaskOutcome:
+async def run(inputs: wire.SearchExtract, work: Work) -> TaskOutcome:
     work.check(inputs.start_url)
     async with work.page() as tab:
         work.step = "open the start page"
@@ -63,7 +63,7 @@ TEMPLATE = Template(
     description="Use a site's search field and read the results, or the result that is opened.",
     inputs=wire.SearchExtract,
     output=SearchResult,
-    run=_run,
+    run=run,
     repeatable=True,
     steps=lambda _: 4,
 )

@@ -25,7 +25,7 @@ from toolgate.tasks.template import (
 _SECRET: Final = re.compile(r"pass|secret|token|pin|cvv|cvc|card|iban|otp|credential", re.I)
 
 
-async def _run(inputs: wire.SubmitAndVerify, work: Work) -> TaskOutcome:
+async def run(inputs: wire.SubmitAndVerify, work: Work) -> TaskOutcome:
     work.check(inputs.start_url)
     total = len(inputs.fields) + 2
     async with work.page() as tab:
@@ -94,7 +94,7 @@ TEMPLATE = Template(
     description="Fill in a form, submit it, and verify the outcome by an indicator.",
     inputs=wire.SubmitAndVerify,
     output=SubmitResult,
-    run=_run,
+    run=run,
     secrets=_secrets,
     keeps_inputs=False,
     steps=lambda inputs: len(inputs.fields) + 2,

@@ -62,19 +62,19 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class _RunnerAnswer:
+class RunnerAnswer:
     """What a runner's body comes to: what was streamed, and the end."""
 
     updates: tuple[Delta, ...]
     output: ToolOutput
 
 
-class _Unreadable(Exception):
+class Unreadable(Exception):
     """The runner's answer is not one."""
 
 
 @dataclass(slots=True)
-class _Progress:
+class Progress:
     """How far a call got, for its outcome if it fails."""
 
     sent: bool = False
@@ -82,14 +82,14 @@ class _Progress:
 
 
 @dataclass(slots=True)
-class _Known:
+class Known:
     """What is known of one target's runner."""
 
     breaker: Breaker = field(default_factory=Breaker)
     heeds_no_links_until: float = 0.0
 
 
-class _Connections(aiohttp.TCPConnector):
+class Connections(aiohttp.TCPConnector):
     """Those that are kept, without those on which a runner has spoken unasked.
 
     The next call would take that for its answer, and may be of somebody else.
@@ -125,22 +125,22 @@ class DockerRunners:
         self._tls = tls
         self._idle_seconds = idle_seconds
         self.largest_answer = largest_answer
-        self._known: dict[tuple[str, str, int], _Known] = {}
+        self._known: dict[tuple[str, str, int], Known] = {}
         self._http: aiohttp.ClientSession | None = None
 
-    def engine(self, target: Target) -> "_DockerRunner":
-        return _DockerRunner(target, self)
+    def engine(self, target: Target) -> "DockerRunner":
+        return DockerRunner(target, self)
 
     def breaker(self, target: Target) -> Breaker:
         return self._known_of(target).breaker
 
-    def _known_of(self, target: Target) -> _Known:
+    def _known_of(self, target: Target) -> Known:
         """A changed target starts anew."""
         key = (target.tenant, target.id, target.version)
         if key not in self._known:
             for old in [each for each in self._known if each[:2] == key[:2]]:
                 del self._known[old]
-            self._known[key] = _Known()
+            self._known[key] = Known()
         return self._known[key]
 
     @property
@@ -149,7 +149,7 @@ class DockerRunners:
             trace = aiohttp.TraceConfig()
             trace.on_request_headers_sent.append(_note_sent)
             self._http = aiohttp.ClientSession(
-                connector=_Connections(
+                connector=Connections(
                     limit=0,
                     limit_per_host=CONNECTIONS_PER_RUNNER,
                     ssl=self._tls or True,
@@ -194,7 +194,7 @@ class DockerRunners:
         if self.monotonic() < known.heeds_no_links_until:
             return True
         response, body = await self._ask_health(target)
-        heeds = _says_no_links(body, status=response.status, content_type=response.content_type)
+        heeds = says_no_links(body, status=response.status, content_type=response.content_type)
         if heeds:
             known.heeds_no_links_until = self.monotonic() + NO_LINKS_SECONDS
         return heeds
@@ -210,7 +210,7 @@ class DockerRunners:
             self._http = None
 
 
-class _DockerRunner:
+class DockerRunner:
     """An Engine for one target as it was when the call was made."""
 
     def __init__(self, target: Target, runners: DockerRunners) -> None:
@@ -229,7 +229,7 @@ class _DockerRunner:
         breaker = self._runners.breaker(self._target)
         if not breaker.allows(self._runners.monotonic()):
             return self._failed("the runner did not answer lately; not asked", Outcome.NOT_STARTED)
-        progress = _Progress()
+        progress = Progress()
         try:
             async with asyncio.timeout(self._target.timeout_ms / 1000):
                 if request.no_links and not await self._runners.heeds_no_links(self._target):
@@ -243,7 +243,7 @@ class _DockerRunner:
         except Unavailable as untold:
             breaker.succeeded()
             return self._failed(str(untold), Outcome.NOT_STARTED)
-        except _Unreadable as unreadable:
+        except Unreadable as unreadable:
             breaker.succeeded()
             return self._failed(str(unreadable), Outcome.MAY_HAVE_EXECUTED)
         except (aiohttp.ClientError, OSError, ValueError) as broken:
@@ -254,13 +254,13 @@ class _DockerRunner:
         breaker.succeeded()
         return output
 
-    def _count_failure(self, breaker: Breaker, progress: _Progress) -> None:
+    def _count_failure(self, breaker: Breaker, progress: Progress) -> None:
         """A runner that answered at all is alive, whatever became of the call."""
         if not progress.answered:
             breaker.failed(self._runners.monotonic())
 
     async def _exchange(
-        self, url: URL, request: ToolRequest, update: Update, progress: _Progress
+        self, url: URL, request: ToolRequest, update: Update, progress: Progress
     ) -> ToolOutput:
         body = msgspec.json.encode(self._body(request))
         async with self._runners.http.post(
@@ -292,7 +292,7 @@ class _DockerRunner:
         async for chunk in response.content.iter_any():
             size += len(chunk)
             if size > self._runners.largest_answer:
-                raise _Unreadable("the runner's answer is too large")
+                raise Unreadable("the runner's answer is too large")
             pending += chunk
             if b"\n" not in chunk:  # all that came before has been looked through
                 continue
@@ -306,7 +306,7 @@ class _DockerRunner:
                     await asyncio.sleep(0)
         output = self._line(bytes(pending), deltas, update)
         if output is None:
-            raise _Unreadable("the runner's answer ended without a result")
+            raise Unreadable("the runner's answer ended without a result")
         return output
 
     def _line(self, line: bytes, deltas: list[Delta], update: Update) -> ToolOutput | None:
@@ -316,19 +316,19 @@ class _DockerRunner:
         is_last = "result" in body or "ok" in body
         entries: JsonValue = body.get("updates") if is_last else [body]
         if isinstance(entries, list):
-            for delta in _read_updates(entries, now=self._runners.now()):
+            for delta in read_updates(entries, now=self._runners.now()):
                 deltas.append(delta)
                 update(delta.timed())
         if not is_last:
             return None
-        return _read_result(body, deltas, target=self._target)
+        return read_result(body, deltas, target=self._target)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         body = bytearray()
         async for chunk in response.content.iter_any():
             body += chunk
             if len(body) > self._runners.largest_answer:
-                raise _Unreadable("the runner's answer is too large")
+                raise Unreadable("the runner's answer is too large")
         return bytes(body)
 
     async def _quote(self, response: aiohttp.ClientResponse, characters: int) -> str:
@@ -346,7 +346,7 @@ class _DockerRunner:
     def _failed(self, message: str, outcome: Outcome) -> ToolOutput:
         message = self._hide(message)
         log.info("runner_failed target=%s outcome=%s", self._target.id, outcome)
-        return _failure(wire.ErrorCode.TOOL_EXEC_FAILED, message, outcome=outcome)
+        return failure(wire.ErrorCode.TOOL_EXEC_FAILED, message, outcome=outcome)
 
     def _headers(self) -> dict[str, str]:
         headers = {
@@ -386,7 +386,7 @@ REFUSED_STATUS: Final = dict.fromkeys((400, 401, 403, 404, 405, 413, 429), Outco
 NO_HEALTH_STATUS: Final = frozenset({400, 401, 403, 404, 405, 501})
 
 
-def _says_no_links(body: bytes, *, status: int, content_type: str) -> bool:
+def says_no_links(body: bytes, *, status: int, content_type: str) -> bool:
     """Whether a runner's health says that it heeds `noLinks`; raises Unavailable.
 
     The contract asks for no health, so one that has none, or words it in its own way, says no. One
@@ -407,15 +407,15 @@ def _says_no_links(body: bytes, *, status: int, content_type: str) -> bool:
     )
 
 
-def read_answer(body: bytes, *, now: str, target: Target) -> _RunnerAnswer:
+def read_answer(body: bytes, *, now: str, target: Target) -> RunnerAnswer:
     """Either of the contract's two shapes; raises Unreadable."""
     decoded = _object(body, target=target)
     updates = decoded.get("updates")
-    deltas = _read_updates(updates, now=now) if isinstance(updates, list) else []
-    return _RunnerAnswer(tuple(deltas), _read_result(decoded, deltas, target=target))
+    deltas = read_updates(updates, now=now) if isinstance(updates, list) else []
+    return RunnerAnswer(tuple(deltas), read_result(decoded, deltas, target=target))
 
 
-def _read_updates(entries: list[JsonValue], *, now: str) -> list[Delta]:
+def read_updates(entries: list[JsonValue], *, now: str) -> list[Delta]:
     """In their order; the last of the most that there may be holds all that come after it."""
     found: list[Delta] = []
     more: list[str] = []
@@ -434,19 +434,19 @@ def _read_updates(entries: list[JsonValue], *, now: str) -> list[Delta]:
     return found
 
 
-def _read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Target) -> ToolOutput:
+def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Target) -> ToolOutput:
     inner = body.get("result")
     result = inner if isinstance(inner, dict) else body
     ok = result.get("ok")
     if not isinstance(ok, bool):
-        raise _Unreadable("the runner's answer is no result: `ok` must be a boolean")
+        raise Unreadable("the runner's answer is no result: `ok` must be a boolean")
     stderr = _text(result, "stderr")
     isolation = f"runner:{_hide(_text(result, 'isolation'), target)[:32]}"
     cut = result.get("truncated") is True
     if ok:
         output = result.get("output", "".join(delta.text for delta in deltas))
         if not isinstance(output, str):
-            raise _Unreadable("the runner's answer is no result: `output` must be a string")
+            raise Unreadable("the runner's answer is no result: `output` must be a string")
         return ToolOutput(0, stdout=output, stderr=stderr, isolation=isolation, truncated=cut)
     error = result.get("error")
     told = error if isinstance(error, dict) else {}
@@ -455,7 +455,7 @@ def _read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Tar
         code = wire.ErrorCode.TOOL_EXEC_FAILED
     exit_code = result.get("exitCode")
     stderr = _hide(stderr, target)
-    return _failure(
+    return failure(
         code,
         _hide(message, target),
         outcome=_told_outcome(result.get("outcome")),
@@ -467,7 +467,7 @@ def _read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Tar
     )
 
 
-def _failure(
+def failure(
     code: str,
     message: str,
     *,
@@ -535,7 +535,7 @@ def _object(body: bytes, *, target: Target) -> dict[str, JsonValue]:
     except UNREADABLE:
         decoded = None
     if not isinstance(decoded, dict):
-        raise _Unreadable(
+        raise Unreadable(
             f"the runner's answer is no JSON object: {quote(body, wire.BODY_QUOTE_CHARS, target=target)}"
         )
     return decoded
@@ -552,7 +552,7 @@ def _told_outcome(told: JsonValue) -> Outcome:
     return Outcome.MAY_HAVE_EXECUTED
 
 
-def _outcome(progress: _Progress) -> Outcome:
+def _outcome(progress: Progress) -> Outcome:
     return Outcome.MAY_HAVE_EXECUTED if progress.sent else Outcome.NOT_STARTED
 
 
@@ -562,5 +562,5 @@ async def _note_sent(
     _params: aiohttp.TraceRequestHeadersSentParams,
 ) -> None:
     progress = context.trace_request_ctx
-    if isinstance(progress, _Progress):
+    if isinstance(progress, Progress):
         progress.sent = True

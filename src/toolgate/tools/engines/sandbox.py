@@ -57,26 +57,26 @@ T = TypeVar("T")
 Tool = Callable[[ToolRequest, Update], Awaitable[ToolOutput]]
 
 
-class _Text(Arguments, frozen=True):
+class Text(Arguments, frozen=True):
     text: str
 
 
-class _MathAdd(Arguments, frozen=True):
+class MathAdd(Arguments, frozen=True):
     a: int | float
     b: int | float
 
 
-def _within_its_origin(request: ToolRequest, url: Url) -> bool:
+def within_its_origin(request: ToolRequest, url: Url) -> bool:
     """For a runner: the policy spoke where the call came from, and of no other place."""
     return parse_url(str(request.args["url"])).origin == url.origin
 
 
-async def _no_http(_request: ToolRequest, _update: Update) -> ToolOutput:
+async def no_http(_request: ToolRequest, _update: Update) -> ToolOutput:
     return failed("http.request is not available here")
 
 
 def guarded_http(
-    web: Web, *, permits: Callable[[ToolRequest, Url], bool] = _within_its_origin
+    web: Web, *, permits: Callable[[ToolRequest, Url], bool] = within_its_origin
 ) -> Tool:
     """http.request through a guarded client; `permits` is asked before each hop."""
 
@@ -100,7 +100,7 @@ def guarded_http(
 class SandboxEngine:
     """An Engine. `http` is what serves http.request: a guarded client, outside the sandbox."""
 
-    def __init__(self, sessions: Sessions, *, http: Tool = _no_http) -> None:
+    def __init__(self, sessions: Sessions, *, http: Tool = no_http) -> None:
         self._sessions = sessions
         self._tools: Mapping[str, Tool] = {
             "bash.exec": self._bash,
@@ -292,15 +292,15 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 async def _echo(request: ToolRequest, _update: Update) -> ToolOutput:
-    return ToolOutput(0, stdout=msgspec.convert(request.args, _Text).text)
+    return ToolOutput(0, stdout=msgspec.convert(request.args, Text).text)
 
 
 async def _upper(request: ToolRequest, _update: Update) -> ToolOutput:
-    return ToolOutput(0, stdout=msgspec.convert(request.args, _Text).text.upper())
+    return ToolOutput(0, stdout=msgspec.convert(request.args, Text).text.upper())
 
 
 async def _add(request: ToolRequest, _update: Update) -> ToolOutput:
-    args = msgspec.convert(request.args, _MathAdd)
+    args = msgspec.convert(request.args, MathAdd)
     with contextlib.suppress(OverflowError):
         total = args.a + args.b
         if math.isfinite(total):

@@ -56,7 +56,7 @@ class FileWrite(Arguments, frozen=True):
     append: bool = False
 
 
-class _FileWriteOffered(Arguments, frozen=True):
+class FileWriteOffered(Arguments, frozen=True):
     """As an agent may word it: what to write, or the ref of an artifact that holds it."""
 
     path: str
@@ -114,7 +114,7 @@ TOOLS: Final = (
     _tool(
         "file.write",
         "Write a text, or the content of an artifact, to a file of the workspace.",
-        _FileWriteOffered,
+        FileWriteOffered,
     ),
     _tool("file.list", "List a directory of the workspace.", FileList, level=Level.READ),
     _tool("http.request", "Ask a public URL from the execution target.", HttpRequest),

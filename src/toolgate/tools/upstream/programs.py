@@ -29,7 +29,7 @@ INTERPRETER: Final = re.compile(r"(python|node|deno|bun|ruby|perl|bash|sh)[0-9.]
 PARTS: Final = ("bin", "lib", "lib64", "pyvenv.cfg")  # of a prefix that programs are installed in
 
 
-def _unboxed(server: Server) -> Launch:
+def unboxed(server: Server) -> Launch:
     """A start as the gateway's user, with the few variables that the SDK passes on."""
     from mcp.client.stdio import get_default_environment  # noqa: PLC0415 - see mcp_session
 
@@ -50,7 +50,7 @@ class Programs:
     async def start(self, name: str, server: Server) -> AsyncIterator[Launch]:
         """Raises NotIsolated."""
         if server.isolation is Isolation.NONE:
-            yield _unboxed(server)
+            yield unboxed(server)
             return
         self._starts += 1
         key = SessionKey(TENANT, WORKSPACE, f"{name}#{self._starts}")
@@ -58,7 +58,7 @@ class Programs:
         if command is None:
             raise NotIsolated(f"the program {server.command} was not found in PATH")
         workspace = self._workspace(name)
-        own = _InstalledProgram(command, server.args)
+        own = InstalledProgram(command, server.args)
         binds = [*own.binds, *map(_mounted, server.mounts)]
         self._check(binds)
         env = {"PATH": ":".join([*own.path, PATH_ENV]), **dict(server.env)}
@@ -84,7 +84,7 @@ class Programs:
             workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as refused:
             raise NotIsolated(f"the workspace {workspace} cannot be made: {refused}") from refused
-        if _is_full(workspace):
+        if is_full(workspace):
             raise NotIsolated(
                 f"the workspace {workspace} holds more than {LARGEST_WORKSPACE >> 20} MiB or "
                 f"{MOST_FILES} files: remove some"
@@ -119,7 +119,7 @@ def _mounted(mount: Mount) -> Bind:
     return Bind(mount.host, mount.inside, mount.writable)
 
 
-def _is_full(workspace: Path) -> bool:
+def is_full(workspace: Path) -> bool:
     """True if a workspace holds more than it may."""
     size = files = 0
     for folder, _, names in os.walk(workspace):
@@ -132,7 +132,7 @@ def _is_full(workspace: Path) -> bool:
     return False
 
 
-class _InstalledProgram:
+class InstalledProgram:
     """The files of a program that it cannot run without, read-only, at the paths they have here.
 
     They are: the program, the prefix it is installed in, its interpreter's prefix, the node_modules

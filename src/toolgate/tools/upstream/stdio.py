@@ -43,7 +43,7 @@ class ServerError(Exception):
         self.outcome = Outcome.NOT_STARTED if code in NOT_UNDERSTOOD else Outcome.MAY_HAVE_EXECUTED
 
 
-class _NotRead(ServerError):
+class NotRead(ServerError):
     """The server is busy with what it was sent before; the call was not sent."""
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class Pipe(asyncio.SubprocessProtocol):
                 request = {"jsonrpc": "2.0", "id": name, "method": "tools/call", "params": params}
                 self._write(request)
             except BlockingIOError as full:
-                raise _NotRead from full
+                raise NotRead from full
             except OSError as gone:
                 raise NotBegun(f"{self._name} has gone away") from gone
             return await answered

@@ -9,7 +9,7 @@ class EchoArgs(Args, frozen=True):
     text: str
 
 
-async def _run(args: EchoArgs, _context: Context) -> ToolOutput:
+async def run(args: EchoArgs, _context: Context) -> ToolOutput:
     return ToolOutput(exit_code=0, stdout=args.text)
 
 
@@ -19,5 +19,5 @@ TOOL = define(
     level=Level.READ,
     repeatable=True,
     args=EchoArgs,
-    run=_run,
+    run=run,
 )

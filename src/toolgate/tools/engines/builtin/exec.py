@@ -34,7 +34,7 @@ class ExecArgs(Args, frozen=True):
     environment: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-async def _run(args: ExecArgs, context: Context) -> ToolOutput:
+async def run(args: ExecArgs, context: Context) -> ToolOutput:
     words = [args.command, *args.params]
     if any("\0" in word for word in (*words, args.cwd, *args.environment.values())):
         return refused("exec: a word holds a NUL")
@@ -104,5 +104,5 @@ TOOL = define(
     level=Level.WRITE,
     repeatable=False,
     args=ExecArgs,
-    run=_run,
+    run=run,
 )

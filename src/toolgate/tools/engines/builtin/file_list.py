@@ -16,7 +16,7 @@ class FileListArgs(Args, frozen=True):
     path: Annotated[str, msgspec.Meta(max_length=4096)]
 
 
-async def _run(args: FileListArgs, context: Context) -> ToolOutput:
+async def run(args: FileListArgs, context: Context) -> ToolOutput:
     try:
         found = await context.in_session(
             lambda session: session.files.list(args.path, recursive=False, limit=MAX_ENTRIES + 1)
@@ -41,5 +41,5 @@ TOOL = define(
     level=Level.READ,
     repeatable=True,
     args=FileListArgs,
-    run=_run,
+    run=run,
 )

@@ -15,7 +15,7 @@ class FileReadArgs(Args, frozen=True):
     max_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_OUTPUT_BYTES)] = 4096
 
 
-async def _run(args: FileReadArgs, context: Context) -> ToolOutput:
+async def run(args: FileReadArgs, context: Context) -> ToolOutput:
     try:
         content = await context.in_session(
             lambda session: session.files.read(args.path, limit=args.max_bytes + 1)
@@ -39,5 +39,5 @@ TOOL = define(
     level=Level.READ,
     repeatable=True,
     args=FileReadArgs,
-    run=_run,
+    run=run,
 )

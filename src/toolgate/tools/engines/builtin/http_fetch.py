@@ -19,7 +19,7 @@ class HttpFetchArgs(Args, frozen=True):
     headers: Headers = msgspec.field(default_factory=dict)
 
 
-async def _run(args: HttpFetchArgs, context: Context) -> ToolOutput:
+async def run(args: HttpFetchArgs, context: Context) -> ToolOutput:
     hops = Hops(context.request, context.permits)
     try:
         answer = await context.web.fetch(WebRequest(args.url, headers=args.headers), granted=hops)
@@ -52,5 +52,5 @@ TOOL = define(
     level=Level.READ,
     repeatable=True,
     args=HttpFetchArgs,
-    run=_run,
+    run=run,
 )

@@ -12,7 +12,7 @@ class KvGetArgs(Args, frozen=True):
     key: Key
 
 
-async def _run(args: KvGetArgs, context: Context) -> ToolOutput:
+async def run(args: KvGetArgs, context: Context) -> ToolOutput:
     row = await context.journal.get(COLLECTION, row_key(context.request.caller, args.key))
     if row is None:
         return ToolOutput(exit_code=0, says_null=True)
@@ -27,5 +27,5 @@ TOOL = define(
     level=Level.READ,
     repeatable=True,
     args=KvGetArgs,
-    run=_run,
+    run=run,
 )

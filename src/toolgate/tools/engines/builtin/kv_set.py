@@ -16,7 +16,7 @@ class KvSetArgs(Args, frozen=True):
     value: Any
 
 
-async def _run(args: KvSetArgs, context: Context) -> ToolOutput:
+async def run(args: KvSetArgs, context: Context) -> ToolOutput:
     value = msgspec.json.encode(args.value)
     if len(value) > MAX_VALUE_BYTES:
         return failed(f"kv.set: a value has at most {MAX_VALUE_BYTES} bytes")
@@ -32,5 +32,5 @@ TOOL = define(
     level=Level.WRITE,
     repeatable=True,
     args=KvSetArgs,
-    run=_run,
+    run=run,
 )

@@ -12,7 +12,7 @@ class MathAddArgs(Args, frozen=True):
     b: int | float
 
 
-async def _run(args: MathAddArgs, _context: Context) -> ToolOutput:
+async def run(args: MathAddArgs, _context: Context) -> ToolOutput:
     try:
         total = args.a + args.b
     except OverflowError:
@@ -28,5 +28,5 @@ TOOL = define(
     level=Level.READ,
     repeatable=True,
     args=MathAddArgs,
-    run=_run,
+    run=run,
 )

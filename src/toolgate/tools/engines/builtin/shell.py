@@ -18,7 +18,7 @@ class ShellArgs(Args, frozen=True):
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMEOUT_MS)] | None = None
 
 
-async def _run(args: ShellArgs, context: Context) -> ToolOutput:
+async def run(args: ShellArgs, context: Context) -> ToolOutput:
     timeout = args.timeout_ms / 1000 if args.timeout_ms is not None else None
     command = Command(args.command, timeout_seconds=timeout, clean=context.request.clean)
     pieces = Pieces(context.update)
@@ -55,5 +55,5 @@ TOOL = define(
     level=Level.WRITE,
     repeatable=False,
     args=ShellArgs,
-    run=_run,
+    run=run,
 )

@@ -9,7 +9,7 @@ class TextUpperArgs(Args, frozen=True):
     text: str
 
 
-async def _run(args: TextUpperArgs, _context: Context) -> ToolOutput:
+async def run(args: TextUpperArgs, _context: Context) -> ToolOutput:
     return ToolOutput(exit_code=0, stdout=args.text.upper())
 
 
@@ -19,5 +19,5 @@ TOOL = define(
     level=Level.READ,
     repeatable=True,
     args=TextUpperArgs,
-    run=_run,
+    run=run,
 )

@@ -21,7 +21,7 @@ class WebFetchArgs(Args, frozen=True):
     body: Annotated[str, msgspec.Meta(max_length=512 * 1024)] = ""
 
 
-async def _run(args: WebFetchArgs, context: Context) -> ToolOutput:
+async def run(args: WebFetchArgs, context: Context) -> ToolOutput:
     if args.body and args.method != "POST":
         return refused("web.fetch: only a POST has a body")
     if args.body and context.holds_secret(args.body):
@@ -60,5 +60,5 @@ TOOL = define(
     level=Level.READ,  # gateway contract
     repeatable=False,  # it may be a POST
     args=WebFetchArgs,
-    run=_run,
+    run=run,
 )
