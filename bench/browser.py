@@ -35,7 +35,7 @@ from toolgate.tasks.engine import BrowserEngine
 from toolgate.tasks.runtime import PREFIX, TaskRuntime
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.toolset import LOCAL as LOCAL_CALLER
-from toolgate.tasks.toolset import Asker, Toolset, ToolsetCall
+from toolgate.tasks.toolset import Asker, Call, Toolset
 from toolgate.testing.gate import FakeGate
 from toolgate.tools.engine import Update
 
@@ -44,7 +44,7 @@ ROUNDS: Final = 2
 MEMORY_ROUNDS: Final = 3
 CONCURRENCY: Final = 5
 CALLS: Final = 300
-LOCAL: Final = ToolsetCall(Asker(TrustLevel.LOCAL, LOCAL_CALLER, "bench"))
+LOCAL: Final = Call(Asker(TrustLevel.LOCAL, LOCAL_CALLER, "bench"))
 LOOK: Final = {
     "pageInfo": False,  # text is what is compared
     "content": True,

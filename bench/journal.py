@@ -27,12 +27,12 @@ from toolgate.journal.journal import Append, NewEvent, Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.journal.sqlite.schema import make
-from toolgate.journal.sqlite.writer import WriterLimits
+from toolgate.journal.sqlite.writer import Limits
 
 DATA: Final = b'{"text":"' + b"x" * 180 + b'"}'
 WRITERS: Final = 32
 EACH: Final = 20
-SEGMENT: Final = WriterLimits().segment
+SEGMENT: Final = Limits().segment
 PER_STREAM: Final = 100
 
 

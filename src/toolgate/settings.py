@@ -261,7 +261,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class SettingRow:
+class Entry:
     """A row of the table, for help and docs."""
 
     name: str
@@ -269,10 +269,10 @@ class SettingRow:
     meaning: str
 
 
-def table() -> Iterator[SettingRow]:
+def table() -> Iterator[Entry]:
     for field in dataclasses.fields(Settings):
         default = "" if isinstance(field.default, Secret) else str(field.default)
-        yield SettingRow(field.metadata["name"], default, field.metadata["meaning"])
+        yield Entry(field.metadata["name"], default, field.metadata["meaning"])
 
 
 def load(

@@ -12,7 +12,7 @@ from toolgate.evidence import checkpoints
 from toolgate.evidence.check import ClosedHome, check_log
 from toolgate.evidence.checkpoints import Checkpoint, VerifierKey
 from toolgate.evidence.evidence import Scalar
-from toolgate.evidence.log import EvidenceLog, EvidenceOptions
+from toolgate.evidence.log import EvidenceLog, Options
 from toolgate.evidence.records import index_in
 from toolgate.evidence.signer import Commitments, Ed25519Signer, check_signature
 from toolgate.evidence.tiles import TileFiles
@@ -24,7 +24,7 @@ from toolgate.secrets.patterns import SecretPatterns
 from toolgate.testing.clock import FakeClock
 
 SECRET = "swordfish-9000"
-QUICK = EvidenceOptions(publish_every=0.01, look_again_after=0.05, inline_limit=200, page=100)
+QUICK = Options(publish_every=0.01, look_again_after=0.05, inline_limit=200, page=100)
 
 
 class Home:
@@ -39,7 +39,7 @@ class Home:
 
 @asynccontextmanager
 async def running(
-    home: Path, *, files: TileFiles | None = None, options: EvidenceOptions = QUICK
+    home: Path, *, files: TileFiles | None = None, options: Options = QUICK
 ) -> AsyncIterator[Home]:
     clock = FakeClock()
     bus = LocalBus()

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.evidence.evidence_home import record_call
 from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import JsonValue
-from toolgate.evidence.log import EvidenceLog, EvidenceOptions
+from toolgate.evidence.log import EvidenceLog, Options
 from toolgate.evidence.signer import Commitments, Ed25519Signer
 from toolgate.evidence.tiles import TileFiles
 from toolgate.journal.disk_blobs import DiskBlobs
@@ -28,7 +28,7 @@ async def main(home: Path) -> None:
         signer=Ed25519Signer.in_home(home, name="test/log"),
         redactor=SecretPatterns().redactor(),
         commit=Commitments.in_home(home),
-        options=EvidenceOptions(publish_every=0.005, inline_limit=100),
+        options=Options(publish_every=0.005, inline_limit=100),
     )
 
     async def record(writer: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.evidence.evidence_home import check_home, checkpoint_of, fill, key_of, running, until
 from toolgate.core.errors import Damaged
 from toolgate.evidence.check import ClosedHome, check_log
-from toolgate.evidence.log import EvidenceOptions
+from toolgate.evidence.log import Options
 from toolgate.journal.sqlite.clean_shutdown_marker import witness_path
 
 
@@ -32,7 +32,7 @@ async def test_what_a_crash_kept_from_being_published_is_published_at_the_next_s
     async with running(tmp_path) as home:
         await fill(home, 20)
     crashed = tmp_path / "crashed"
-    async with running(tmp_path, options=EvidenceOptions(publish_every=60)) as home:
+    async with running(tmp_path, options=Options(publish_every=60)) as home:
         await fill(home, 1)
         await until(lambda: checkpoint_of(tmp_path).size == 21)
         await fill(home, 500)

@@ -27,9 +27,9 @@ from toolgate.runs.advance import MAX_CALLS, TEXT_LIMIT, Advance
 from toolgate.runs.agents.agent import (
     Agent,
     AgentFailed,
+    Call,
     EndTurn,
     Note,
-    RequestedCall,
     Say,
     Step,
     Transcript,
@@ -42,7 +42,7 @@ from toolgate.runs.conversations import HISTORY_CHARACTERS, Conversations
 from toolgate.runs.orchestrator import Invocation
 from toolgate.runs.originals import CALL_ARGS, Originals
 from toolgate.runs.retention import Retention
-from toolgate.runs.runs import CODE_LIMIT, OUTPUT_LIMIT, RunLimits, Runs
+from toolgate.runs.runs import CODE_LIMIT, OUTPUT_LIMIT, Limits, Runs
 from toolgate.runs.state import RunStarted
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 from toolgate.testing.clock import FakeClock
@@ -121,7 +121,7 @@ class House:
             agents=Agents(self.journal, self.builtin, self._reach, PlainSeal()),
             session_tools=tools,
             originals=Originals(self.journal, PlainSeal()),
-            limits=RunLimits(tool_ms=60_000, agent_ms=300_000),
+            limits=Limits(tool_ms=60_000, agent_ms=300_000),
         )
         self.watch = self.runs.watch_approvals(self.bus)
         self.dispatcher.start(
@@ -345,7 +345,7 @@ class Careless:
         if transcript.turns:
             yield Say(str(transcript.turns[0].answers[0].args))
         else:
-            yield EndTurn(calls=[RequestedCall(self.tool, {"key": "SECRET", "page": 1})])
+            yield EndTurn(calls=[Call(self.tool, {"key": "SECRET", "page": 1})])
 
 
 def careless(tool: str) -> House:
@@ -469,8 +469,8 @@ async def test_a_decision_wakes_its_run_once(
 
     class Both(Careless):
         async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
-            others = [RequestedCall("here", {})] if at_work else []
-            yield EndTurn(calls=[] if transcript.turns else [RequestedCall("pay", {}), *others])
+            others = [Call("here", {})] if at_work else []
+            yield EndTurn(calls=[] if transcript.turns else [Call("pay", {}), *others])
 
     async def it_ran() -> bool:
         return "pay" in [request.tool for request in house.gate.ran]
@@ -1104,7 +1104,7 @@ class Greedy:
         self._calls = calls
 
     async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
-        yield EndTurn([] if transcript.turns else [RequestedCall("here", {})] * self._calls)
+        yield EndTurn([] if transcript.turns else [Call("here", {})] * self._calls)
 
 
 class CountingJournal(MemoryJournal):
@@ -1161,9 +1161,7 @@ class Two:
     remembers = False
 
     async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
-        yield EndTurn(
-            [] if transcript.turns else [RequestedCall("here", {}), RequestedCall("pay", {})]
-        )
+        yield EndTurn([] if transcript.turns else [Call("here", {}), Call("pay", {})])
 
 
 async def test_a_call_that_was_approved_does_not_wait_for_the_one_beside_it() -> None:

@@ -10,7 +10,7 @@ from toolgate.core.errors import Invalid, Unavailable
 from toolgate.journal.journal import Append, Event, NewEvent, Operation
 from toolgate.journal.local_bus import LocalBus
 from toolgate.schedules import scheduler as scheduler_module
-from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, ScheduleEntry, Scheduler, Waits
+from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, Entry, Scheduler, Waits
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
@@ -40,7 +40,7 @@ class Times:
         return ""
 
     async def scheduler(self, line: str = "@every 60s", kind: str = CRON) -> Scheduler:
-        entry = ScheduleEntry("tick", kind, line, self.job)
+        entry = Entry("tick", kind, line, self.job)
         made = Scheduler(self.journal, self.clock, tell, [entry], lambda _due: None)
         await made.load()
         return made
@@ -81,7 +81,7 @@ async def test_the_end_of_a_job_that_failed_and_its_wait_say_why() -> None:
         await waits("ann must approve it")
         return "ann said no"
 
-    entry = ScheduleEntry("tick", CRON, "@every 60s", asks)
+    entry = Entry("tick", CRON, "@every 60s", asks)
     scheduler = Scheduler(times.journal, times.clock, tell, [entry], lambda _due: None)
     await scheduler.load()
     times.clock.advance(60_000)
@@ -138,7 +138,7 @@ async def test_a_job_that_was_interrupted_is_gone_on_with_under_the_same_id() ->
         return ""
 
     scheduler._plans["tick"] = (
-        ScheduleEntry("tick", CRON, "@every 60s", never),
+        Entry("tick", CRON, "@every 60s", never),
         scheduler._plans["tick"][1],
     )
     await scheduler.on_due(row)
@@ -305,7 +305,7 @@ async def test_of_two_times_that_overlap_each_is_gone_on_with_until_it_ends(
         return ""
 
     async def started() -> Scheduler:
-        entry = ScheduleEntry("tick", CRON, "@every 60s", long)
+        entry = Entry("tick", CRON, "@every 60s", long)
         made = Scheduler(times.journal, times.clock, tell, [entry], lambda _due: None)
         await made.load()
         return made
@@ -399,7 +399,7 @@ async def test_two_processes_that_load_the_same_schedules_at_once_write_each_row
 ) -> None:
     times = Times()
     times.journal = journal = Raced(clock=times.clock, bus=LocalBus())
-    entry = ScheduleEntry("tick", CRON, "@every 60s", times.job)
+    entry = Entry("tick", CRON, "@every 60s", times.job)
     journal.other = Scheduler(journal, times.clock, tell, [entry], lambda _due: None)
     await times.scheduler(line)
     (row,) = await journal.scan(SCHEDULES)

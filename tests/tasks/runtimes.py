@@ -33,15 +33,15 @@ from toolgate.tasks.runtime import PREFIX, TaskRuntime
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.template import TaskOutcome, Template, Work
 from toolgate.tasks.toolset import LOCAL as LOCAL_CALLER
-from toolgate.tasks.toolset import Answer, Asker, Toolset, ToolsetCall
+from toolgate.tasks.toolset import Answer, Asker, Call, Toolset
 from toolgate.testing.gate import FakeGate
 from toolgate.testing.journal import MemoryJournal
 from toolgate.tools.engine import Update
 from toolgate.tools.outcomes import ToolGate
-from toolgate.tools.routing import Routing, ToolRoute
+from toolgate.tools.routing import Route, Routing
 
-LOCAL = ToolsetCall(Asker(TrustLevel.LOCAL, LOCAL_CALLER, "tests"))
-REMOTE = ToolsetCall(Asker(TrustLevel.REMOTE, LOCAL_CALLER, "tests"))
+LOCAL = Call(Asker(TrustLevel.LOCAL, LOCAL_CALLER, "tests"))
+REMOTE = Call(Asker(TrustLevel.REMOTE, LOCAL_CALLER, "tests"))
 
 
 class Inputs(msgspec.Struct):
@@ -215,7 +215,7 @@ async def a_gated_toolset(
         parts = await open_gate_parts(settings, installation, core)
         catalog = {template.id: template for template in templates}
         tools = {tool.name: tool for tool in tools_of(catalog, TrustLevel.LOCAL)}
-        route = ToolRoute(find=lambda call: engine if call.tool in tools else None, named=tools)
+        route = Route(find=lambda call: engine if call.tool in tools else None, named=tools)
         routing = Routing([route])
         gate = parts.gate(core, parts.policies(routing.level_of), routing)
         await gate.recover()
@@ -243,7 +243,7 @@ async def run(
     template_id: str,
     inputs: Mapping[str, Any] | None = None,
     *,
-    call: ToolsetCall = LOCAL,
+    call: Call = LOCAL,
     session: str | None = None,
     **options: Any,
 ) -> Answer:

@@ -30,7 +30,7 @@ from toolgate.tasks.engine import BrowserEngine
 from toolgate.tasks.state import MAX_ATTEMPTS, OPERATOR, OPERATORS_CALLER, TaskFailed, TaskRun
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.template import TaskOutcome
-from toolgate.tasks.toolset import Asker, ToolsetCall, error_answer
+from toolgate.tasks.toolset import Asker, Call, error_answer
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.gate import FakeGate
 from toolgate.tools.outcomes import Also, Begun, Denied, Pending, nothing_also
@@ -60,9 +60,9 @@ rules:
   - {id: never, deny: browser.list_task_runs, match: any, reason: Not for the test}
   - {id: all, allow: "browser.*", match: any, reason: For the test}
 """
-ADA = ToolsetCall(Asker(TrustLevel.LOCAL, Caller(device="ada", user="ada", role="device"), "ada"))
-BOB = ToolsetCall(Asker(TrustLevel.LOCAL, Caller(device="bob", user="bob", role="device"), "bob"))
-BOSS = ToolsetCall(Asker(TrustLevel.LOCAL, Caller(user="operator", role="operator"), "console"))
+ADA = Call(Asker(TrustLevel.LOCAL, Caller(device="ada", user="ada", role="device"), "ada"))
+BOB = Call(Asker(TrustLevel.LOCAL, Caller(device="bob", user="bob", role="device"), "bob"))
+BOSS = Call(Asker(TrustLevel.LOCAL, Caller(user="operator", role="operator"), "console"))
 
 
 async def waiting_run(gated: Gated, template: str = "instant", name: str = "a") -> tuple[str, str]:

@@ -32,7 +32,7 @@ from toolgate.journal.local_bus import LocalBus
 from toolgate.tasks import records, runtime
 from toolgate.tasks.state import ARTIFACT_TTL_MS, RUN_TTL_MS, Ended, Summary, TaskFailed
 from toolgate.tasks.template import TaskOutcome, Template, Work
-from toolgate.tasks.toolset import Asker, ToolsetCall
+from toolgate.tasks.toolset import Asker, Call
 from toolgate.testing.clock import FakeClock
 
 
@@ -181,7 +181,7 @@ async def test_nobody_enters_the_session_that_a_run_has_for_itself(tmp_path: Pat
         first = await run(toolset, "gated", {"name": "a"}, mode="async", call=REMOTE)
         await until(lambda: gate.started == ["a"])
         (listed,) = (await toolset.call("list_task_runs", {}, REMOTE))["runs"]
-        other = ToolsetCall(Asker(TrustLevel.REMOTE, REMOTE.asker.caller, "somebody else"))
+        other = Call(Asker(TrustLevel.REMOTE, REMOTE.asker.caller, "somebody else"))
         with pytest.raises(TaskFailed) as failed:
             await run(toolset, "instant", session=listed["sessionId"], call=other)
         assert failed.value.code is TaskCode.SESSION_NOT_FOUND
@@ -247,10 +247,7 @@ async def test_a_kept_session_is_closed_by_no_run_but_when_its_client_is_gone_fo
 async def test_a_kept_session_goes_with_the_client_that_uses_it_after_a_reconnect(
     tmp_path: Path,
 ) -> None:
-    browser, again = (
-        FakeBrowser(),
-        ToolsetCall(Asker(TrustLevel.LOCAL, LOCAL.asker.caller, "again")),
-    )
+    browser, again = FakeBrowser(), Call(Asker(TrustLevel.LOCAL, LOCAL.asker.caller, "again"))
     async with a_toolset(tmp_path, KEEPING, instant(), browser=browser, grace_s=0.0) as toolset:
         sessions = toolset.runtime.sessions
         kept = (await run(toolset, "keeping", mode="sync"))["sessionId"]

@@ -5,7 +5,7 @@ import pytest
 from toolgate.core.enums import Level
 from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.tools.engine import Engine, Update, no_update
-from toolgate.tools.routing import Routing, ToolRoute, named_tools, on_target
+from toolgate.tools.routing import Route, Routing, named_tools, on_target
 
 
 class Named:
@@ -33,7 +33,7 @@ def routing() -> Routing:
     return Routing(
         [
             on_target(lambda target: TARGETS.get(target) if target else None),
-            ToolRoute(find_upstream),
+            Route(find_upstream),
             named_tools(Named("builtin"), BUILT_IN),
         ]
     )

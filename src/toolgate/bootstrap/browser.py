@@ -31,7 +31,7 @@ from toolgate.tasks.runtime import TaskRuntime
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.toolset import Toolset
 from toolgate.tools.outcomes import ToolGate
-from toolgate.tools.routing import Routing, ToolRoute
+from toolgate.tools.routing import Route, Routing
 from toolgate.web.egress_proxy import EgressProxy
 from toolgate.web.guard import Guard
 
@@ -39,10 +39,10 @@ TABS_PER_CORE: Final = 4
 NOBODY_APPROVES: Final = "nobody can approve it here: with `toolgate up` the operator can"
 
 
-def browser_route(engine: Callable[[], BrowserEngine], trust: TrustLevel) -> ToolRoute:
+def browser_route(engine: Callable[[], BrowserEngine], trust: TrustLevel) -> Route:
     """The route to an engine that is built after the gate, because its runs go through the gate."""
     named = {tool.name: tool for tool in tools_of(load_templates(), trust)}
-    return ToolRoute(
+    return Route(
         find=lambda request: engine() if request.tool in named else None,
         offers=lambda _caller: [*named.values()],
         named=named,

@@ -7,7 +7,7 @@ from toolgate.bootstrap.installation import VERSION, Core
 from toolgate.bootstrap.tools import Execution
 from toolgate.runs.runs import Runs
 from toolgate.settings import Settings
-from toolgate.surfaces.console.context import ChatAddress, ConsoleContext
+from toolgate.surfaces.console.context import ChatDoor, ConsoleContext
 from toolgate.surfaces.console.server import Console
 from toolgate.surfaces.gateway.translate import run_summary
 
@@ -31,7 +31,7 @@ def make_console(
         journal=core.journal,
         bus=core.bus,
         clock=core.clock,
-        chat=ChatAddress(clients.getsockname()[1], settings.api_key.reveal()),
+        chat=ChatDoor(clients.getsockname()[1], settings.api_key.reveal()),
         run_summary=run_summary,
     )
     return Console(context, admission.sign_in)

@@ -23,23 +23,12 @@ from toolgate.runs import records
 from toolgate.runs.orchestrator import Invocation
 from toolgate.runs.runs import Runs
 from toolgate.schedules.file import CronEntry, read_schedules
-from toolgate.schedules.scheduler import (
-    CRON,
-    HEARTBEAT,
-    SCHEDULES,
-    Job,
-    ScheduleEntry,
-    Scheduler,
-    Waits,
-)
+from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler, Waits
+from toolgate.schedules.scheduler import Entry as ScheduleEntry
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.approvals import ApprovalRoutes
-from toolgate.surfaces.gateway.assembly import (
-    AssembledGateway,
-    GatewayDependencies,
-    GatewayOptions,
-    assemble,
-)
+from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
+from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
 from toolgate.surfaces.gateway.audit import AuditRoutes
 from toolgate.surfaces.gateway.capabilities import DefinitionRoutes
 from toolgate.surfaces.gateway.events import schedule_event
@@ -63,7 +52,7 @@ async def open_gateway(
     execution: Execution,
     runs: Runs,
     dispatcher: Dispatcher,
-) -> tuple[AssembledGateway, Mapping[str, OnDue]]:
+) -> tuple[Assembled, Mapping[str, OnDue]]:
     """The gateway with its memory loaded, and its deadlines."""
     journal, clock = core.journal, core.clock
     level_of, limits = execution.level_of, execution.limits
@@ -83,7 +72,7 @@ async def open_gateway(
         *TaskRoutes(execution.tasks, execution.audit, journal).routes(),
     )
     door = assemble(
-        GatewayDependencies(
+        Foundations(
             journal=journal,
             bus=core.bus,
             clock=clock,

@@ -19,7 +19,7 @@ from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.conversations import Conversations
 from toolgate.runs.originals import Originals
 from toolgate.runs.retention import Forget, Retention
-from toolgate.runs.runs import RunLimits, Runs
+from toolgate.runs.runs import Limits, Runs
 from toolgate.settings import Settings
 from toolgate.tools.approval_records import COLLECTION as APPROVALS
 from toolgate.tools.calls import EXECUTIONS
@@ -62,7 +62,7 @@ async def open_runs(
         originals=originals,
         redact=core.redactor.text,
         redact_fields=core.redactor.fields,
-        limits=RunLimits(
+        limits=Limits(
             tool_ms=settings.tool_timeout_ms,
             approval_ms=settings.approval_timeout_ms,
             agent_ms=settings.agent_timeout_ms,

@@ -30,7 +30,7 @@ from toolgate.policy.lint import TestResult, run_tests, warnings
 from toolgate.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, Policy
 from toolgate.policy.refusal_texts import decision_text
 from toolgate.policy.shell_parser import TreeSitterShellParser
-from toolgate.policy.simulate import DecisionChange, RecordedCall, simulate
+from toolgate.policy.simulate import Change, RecordedCall, simulate
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.engine import tools_of
 from toolgate.tools.engines import web_search
@@ -281,7 +281,7 @@ def _result_row(result: TestResult) -> dict[str, object]:
     return {**asked, "passed": result.passed, **result.decision._asdict()}
 
 
-def _change_row(change: DecisionChange) -> dict[str, object]:
+def _change_row(change: Change) -> dict[str, object]:
     recorded = change.recorded
     return {
         "tool": recorded.call.tool,

@@ -44,7 +44,7 @@ from toolgate.commands.plans import (
     problem_with,
     read,
 )
-from toolgate.commands.records import OPEN, CommandRecords, EndedCommand, OpenCommand, Rows
+from toolgate.commands.records import OPEN, EndedCommand, OpenCommand, Records, Rows
 from toolgate.commands.states import KeyLock, Keys, States
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.clock import Clock
@@ -115,7 +115,7 @@ class Commands:
     limits: RateLimits
     keys: Keys
     capability_limits: CapabilityLimits
-    records: CommandRecords
+    records: Records
     rows: Rows
     states: States
     planners: Mapping[CommandKind, Planner]

@@ -160,7 +160,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandRecords:
+class Records:
     trail: Trail
     evidence: Evidence
     clock: Clock

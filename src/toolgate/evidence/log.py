@@ -48,7 +48,7 @@ FETCHED: Final = 20  # records at a time in search of an artifact; most requests
 
 
 @dataclass(frozen=True, slots=True)
-class EvidenceOptions:
+class Options:
     publish_every: float = 0.5  # seconds; a checkpoint at least every second while records come
     look_again_after: float = 5.0  # seconds; where a hint of the bus was lost
     inline_limit: int = 32_768  # bytes; a larger artifact goes to the blobs
@@ -71,7 +71,7 @@ class EvidenceLog:
         signer: Ed25519Signer,
         redactor: Redactor,
         commit: Callable[[bytes], str],
-        options: EvidenceOptions,
+        options: Options,
     ) -> None:
         self._files = files
         self._log = published
@@ -104,13 +104,13 @@ class EvidenceLog:
         signer: Ed25519Signer,
         redactor: Redactor,
         commit: Callable[[bytes], str],
-        options: EvidenceOptions | None = None,
+        options: Options | None = None,
     ) -> Self:
         """Take up the log in this directory and keep it published.
 
         Raises Damaged where what was signed is not what the journal has.
         """
-        options = options or EvidenceOptions()
+        options = options or Options()
         published = await take_up(files, journal, key=signer.key, page=options.page)
         made = cls(
             files,

@@ -19,7 +19,7 @@ class RecordedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionChange:
+class Change:
     recorded: RecordedCall
     decision: Decision
 
@@ -32,9 +32,9 @@ class DecisionChange:
 
 def simulate(
     recorded: Iterable[RecordedCall], candidate: Policy, *, parse_shell: ParseShell
-) -> Iterator[DecisionChange]:
+) -> Iterator[Change]:
     """The calls that the candidate decides otherwise, in their order."""
     for each in recorded:
         decision = decide(candidate, each.call, level=each.level, parse_shell=parse_shell)
         if decision.effect is not each.effect:
-            yield DecisionChange(each, decision)
+            yield Change(each, decision)

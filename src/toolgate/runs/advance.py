@@ -20,7 +20,7 @@ from toolgate.runs.agents import agent as agents
 from toolgate.runs.agents.agent import Agent, AgentFailed, Note, Say, ToolAnswer, Transcript, Turn
 from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.conversations import Conversations
-from toolgate.runs.runs import FINAL_EPOCH, OUTPUT_LIMIT, RunChange, Runs
+from toolgate.runs.runs import FINAL_EPOCH, OUTPUT_LIMIT, Change, Runs
 from toolgate.runs.state import Begin, CallState, EndTurn, MoveCall, PastTurn, RunState
 from toolgate.tools.definitions import failed
 from toolgate.tools.outcomes import Allowed, Begun, Denied, Pending
@@ -365,7 +365,7 @@ class Advance:
         async def commit(state: RunState) -> Begun:
             call = state.call(request.request_id)
             due = self.runs.clock.now_ms() + self.runs.limits.tool_ms if is_client else None
-            changes: list[RunChange] = []
+            changes: list[Change] = []
 
             def begun(outcome: Begun) -> Sequence[Operation]:
                 if _shows(call, outcome):  # it was interrupted, and is begun again
@@ -387,7 +387,7 @@ class Advance:
 
     def _begun(
         self, state: RunState, call: CallState, outcome: Begun, *, due: int | None
-    ) -> RunChange:
+    ) -> Change:
         """The run's next state once a call is decided; raises Conflict if the run has ended."""
         match outcome:
             case Pending():
@@ -431,7 +431,7 @@ class Advance:
 
         await self.runs.in_turn(run_id, commit)
 
-    def _refused(self, state: RunState, call: CallState, denied: Denied) -> RunChange:
+    def _refused(self, state: RunState, call: CallState, denied: Denied) -> Change:
         status = REFUSALS.get(denied.code, CallStatus.BLOCKED)
         waited = call.status is CallStatus.WAITING_APPROVAL
         if call.status in (CallStatus.DISPATCHED, CallStatus.RUNNING):

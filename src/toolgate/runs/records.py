@@ -63,7 +63,7 @@ class RunLine(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
-class RunOwner(msgspec.Struct, frozen=True):
+class Owner(msgspec.Struct, frozen=True):
     """The run and session that a row belongs to."""
 
     run_id: str
@@ -73,7 +73,7 @@ class RunOwner(msgspec.Struct, frozen=True):
 decode_members: Final = msgspec.json.Decoder(dict[str, Any]).decode
 decode_text: Final = msgspec.json.Decoder(str).decode
 decode_run_line: Final = msgspec.json.Decoder(RunLine).decode
-decode_owner: Final = msgspec.json.Decoder(RunOwner).decode
+decode_owner: Final = msgspec.json.Decoder(Owner).decode
 
 PREVIEW_CHARACTERS: Final = 120
 PAGE: Final = 200  # rows read at a time
@@ -139,7 +139,7 @@ def start(fact: RunStarted, started: Delivery) -> tuple[Operation, ...]:
     row = Put(
         OPEN_RUNS,
         open_key(session_id, fact.request_id, run_id),
-        encode(RunOwner(run_id, session_id)),
+        encode(Owner(run_id, session_id)),
         expected=0,
     )
     operations = (

@@ -15,7 +15,7 @@ from toolgate.journal.journal import Delete, Journal, Put, Row
 from toolgate.journal.paging import all_rows
 from toolgate.runs import records
 from toolgate.runs.conversations import HISTORY_RUNS
-from toolgate.runs.records import RunOwner
+from toolgate.runs.records import Owner
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class Retention:
         )
         return head.last - head.first + 1
 
-    async def _is_remembered(self, owner: RunOwner, before: int) -> bool:
+    async def _is_remembered(self, owner: Owner, before: int) -> bool:
         """Tell if the session is still in use and its agents receive this run as history."""
         newer = await self.journal.scan(
             records.SESSION_RUNS,

@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class RunLimits:
+class Limits:
     """The deadlines of the ingress contract ("States")."""
 
     tool_ms: int = 60_000
@@ -76,7 +76,7 @@ class RunLimits:
     agent_ms: int = 300_000
 
 
-class RunChange(NamedTuple):
+class Change(NamedTuple):
     """A run's next state, and the operations that write it."""
 
     after: RunState
@@ -98,7 +98,7 @@ class Runs:
     # Text and members from persons, devices, agents and other systems are stored without secrets.
     redact: Callable[[str], str] = str
     redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
-    limits: RunLimits = field(default_factory=RunLimits)
+    limits: Limits = field(default_factory=Limits)
     is_slow: bool = field(default=False, init=False)
     _moving: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _latest: dict[str, RunState] = field(default_factory=dict)  # of runs that are being advanced
@@ -219,7 +219,7 @@ class Runs:
         *,
         events: Sequence[Delivery] = (),
         also: Sequence[Operation] = (),
-    ) -> "RunChange":
+    ) -> "Change":
         """A command's next state of a run, and its operations with `also`; raises Conflict.
 
         `events` go to the devices before the events that follow from the facts.
@@ -252,9 +252,9 @@ class Runs:
         ]
         if sent:
             appended.append(records.delivery_append(state.session_id, sent))
-        return RunChange(state, (*appended, *rows, *also))
+        return Change(state, (*appended, *rows, *also))
 
-    def committed(self, change: "RunChange") -> None:
+    def committed(self, change: "Change") -> None:
         """Note a change that is on disk."""
         for operation in change.operations:
             if isinstance(operation, Put) and operation.due is not None:
@@ -269,7 +269,7 @@ class Runs:
             return []
         if not runs:
             return [Delete(records.AGENT_DEADLINES, after.run_id)]
-        owner = records.encode(records.RunOwner(after.run_id, after.session_id))
+        owner = records.encode(records.Owner(after.run_id, after.session_id))
         due = self.clock.now_ms() + self.limits.agent_ms
         return [Put(records.AGENT_DEADLINES, after.run_id, owner, expected=0, due=due)]
 
@@ -424,7 +424,7 @@ class Runs:
         """A code from an agent or a device, which may be any text."""
         return self.redact(given)[:CODE_LIMIT]
 
-    async def _abandon(self, state: RunState, message: str, change: RunChange) -> None:
+    async def _abandon(self, state: RunState, message: str, change: Change) -> None:
         """End the run together with the calls that wait for a person or a device."""
         waiting = [
             call.call_id for call in state.open_calls if call.status is CallStatus.WAITING_APPROVAL
@@ -514,7 +514,7 @@ class Runs:
 def _end_rows(state: RunState) -> list[Operation]:
     """The rows of a run that ends: it is no longer open, and its request is remembered for a day."""
     run_id, session_id, request_id = state.run_id, state.session_id, state.request_id
-    owner = records.encode(records.RunOwner(run_id, session_id))
+    owner = records.encode(records.Owner(run_id, session_id))
     rows: list[Operation] = [
         Delete(records.OPEN_RUNS, records.open_key(session_id, request_id, run_id)),
         Put(records.ENDED_RUNS, records.ended_key(state.ended_at, run_id), owner, expected=0),

@@ -48,7 +48,7 @@ async def nothing(job_id: str, *, waits: Waits) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleEntry:
+class Entry:
     name: str
     kind: str  # heartbeat | cron
     line: str
@@ -81,9 +81,9 @@ class Scheduler:
     journal: Journal
     clock: Clock
     tell: Tell
-    entries: Sequence[ScheduleEntry]
+    entries: Sequence[Entry]
     wake_at: Callable[[int], None]
-    _plans: dict[str, tuple[ScheduleEntry, Schedule]] = field(default_factory=dict)
+    _plans: dict[str, tuple[Entry, Schedule]] = field(default_factory=dict)
     _last: dict[str, int] = field(default_factory=dict)
     _tasks: Background = field(default_factory=Background)
 

@@ -36,7 +36,7 @@ TOMBSTONE_MS: Final = 7 * ARTIFACT_TTL_MS
 _TEXTS: Final = ("text/", "application/json")
 
 
-class TaskArtifact(msgspec.Struct, frozen=True):
+class Artifact(msgspec.Struct, frozen=True):
     artifact_id: str
     run_id: str
     name: str
@@ -58,14 +58,14 @@ class TaskArtifact(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    artifact: TaskArtifact
+    artifact: Artifact
     offset: int
     length: int
     data: str
     complete: bool
 
 
-_decode: Final = msgspec.json.Decoder(TaskArtifact).decode
+_decode: Final = msgspec.json.Decoder(Artifact).decode
 
 
 class Artifacts:
@@ -80,12 +80,12 @@ class Artifacts:
 
     async def keep(
         self, content: bytes, *, run_id: str, name: str, mime_type: str, owner: str = OPERATOR
-    ) -> TaskArtifact:
+    ) -> Artifact:
         """Store the bytes and the row; both are on disk when this returns."""
         async with self._dropping:  # not while a blob goes that may have the same content
             self._keeping += 1
         try:
-            artifact = TaskArtifact(
+            artifact = Artifact(
                 artifact_id=self._new_id("art"),
                 run_id=run_id,
                 name=name,
@@ -101,7 +101,7 @@ class Artifacts:
             self._keeping -= 1
         return artifact
 
-    async def get(self, artifact_id: str, *, viewer: str = OPERATOR) -> TaskArtifact:
+    async def get(self, artifact_id: str, *, viewer: str = OPERATOR) -> Artifact:
         """Raises TaskFailed where it is unknown, not the viewer's, or no longer kept."""
         row = await self._journal.get(COLLECTION, artifact_id)
         artifact = None if row is None else _decode(row.value)
@@ -195,5 +195,5 @@ class Artifacts:
         return True
 
 
-def _put(artifact: TaskArtifact, *, expected: int) -> Put:
+def _put(artifact: Artifact, *, expected: int) -> Put:
     return Put(COLLECTION, artifact.artifact_id, msgspec.json.encode(artifact), expected)

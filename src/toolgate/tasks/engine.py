@@ -22,7 +22,7 @@ from toolgate.tasks.runtime import PREFIX
 from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.template import Template
-from toolgate.tasks.toolset import RUN, Answer, Asker, Toolset, ToolsetCall, error_answer, schema_of
+from toolgate.tasks.toolset import RUN, Answer, Asker, Call, Toolset, error_answer, schema_of
 from toolgate.tools.engine import Update, no_update
 
 GOAL: Final = "task"
@@ -100,7 +100,7 @@ class BrowserEngine:
 
         begun: list[str] = []
         asker = Asker(self._trust, request.caller, client, in_call=True)
-        call = ToolsetCall(asker, progress=progress, began=begun.append)
+        call = Call(asker, progress=progress, began=begun.append)
         try:
             answer = await self._answer(request.tool.removeprefix(PREFIX), request.args, call)
         except asyncio.CancelledError:
@@ -115,7 +115,7 @@ class BrowserEngine:
         failed_run = answer.get("status") == "failed"
         return ToolOutput(1 if failed_run else 0, stdout=_json(answer), data=answer)
 
-    async def _answer(self, name: str, args: Mapping[str, JsonValue], call: ToolsetCall) -> Answer:
+    async def _answer(self, name: str, args: Mapping[str, JsonValue], call: Call) -> Answer:
         if self._toolset.has(name):
             return await self._toolset.call(name, args, call)
         if name == GOAL:
@@ -123,7 +123,7 @@ class BrowserEngine:
         arguments = {"templateId": name, "inputs": dict(args), "options": {"mode": "sync"}}
         return await self._toolset.call(RUN, arguments, call)
 
-    async def _goal(self, args: Mapping[str, JsonValue], call: ToolsetCall) -> Answer:
+    async def _goal(self, args: Mapping[str, JsonValue], call: Call) -> Answer:
         goal, inputs, schema = args.get("goal"), args.get("inputs"), args.get("outputSchema")
         if not isinstance(goal, str) or not isinstance(inputs, dict | None):
             raise TaskFailed(TaskCode.INVALID_PARAMETER, "goal is a text, inputs an object")

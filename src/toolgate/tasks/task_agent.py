@@ -13,13 +13,13 @@ import msgspec
 from toolgate.core.enums import TaskCode
 from toolgate.core.urls import urls_in
 from toolgate.tasks.state import TaskFailed
-from toolgate.tasks.toolset import RUN, Answer, Toolset, ToolsetCall
+from toolgate.tasks.toolset import RUN, Answer, Call, Toolset
 
 Check = Callable[[Any, Mapping[str, Any]], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class TaskPlan:
+class Plan:
     template_id: str
     inputs: Mapping[str, Any]
 
@@ -32,7 +32,7 @@ class TaskAgent:
     async def run(
         self,
         goal: str,
-        call: ToolsetCall,
+        call: Call,
         *,
         inputs: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
@@ -61,7 +61,7 @@ class TaskAgent:
             output = self._fitted(output, output_schema, answer["runId"])
         return {"runId": answer["runId"], "templateId": plan.template_id, "output": output}
 
-    def _plan(self, goal: str, inputs: Mapping[str, Any]) -> TaskPlan:
+    def _plan(self, goal: str, inputs: Mapping[str, Any]) -> Plan:
         plan = plan_by_rules(goal, inputs)
         if plan is None:
             raise TaskFailed(
@@ -88,32 +88,32 @@ class TaskAgent:
         return candidate
 
 
-def plan_by_rules(goal: str, inputs: Mapping[str, Any]) -> TaskPlan | None:
+def plan_by_rules(goal: str, inputs: Mapping[str, Any]) -> Plan | None:
     """The template that the inputs, or else the words of the goal, point to."""
     words = goal.lower()
     urls = inputs.get("urls") or ([inputs["url"]] if "url" in inputs else urls_in(goal))
     if not isinstance(urls, list):
-        return TaskPlan("batch_extract_pages", inputs)  # which says what is wrong with it
+        return Plan("batch_extract_pages", inputs)  # which says what is wrong with it
     start = inputs.get("startUrl")
     if "credentials" in inputs and start:
-        return TaskPlan("login_keep_session", inputs)
+        return Plan("login_keep_session", inputs)
     if "pagination" in inputs and start:
-        return TaskPlan("paginated_extract", inputs)
+        return Plan("paginated_extract", inputs)
     if "query" in inputs and start:
-        return TaskPlan("search_extract", inputs)
+        return Plan("search_extract", inputs)
     if "fields" in inputs and start:
-        return TaskPlan("submit_and_verify", inputs)
+        return Plan("submit_and_verify", inputs)
     if not urls:
         return None
     if len(urls) == 1 and re.search(r"\bscreen ?shot|\bpicture of\b", words):
-        return TaskPlan("screenshot_page", {"url": urls[0]})
+        return Plan("screenshot_page", {"url": urls[0]})
     if len(urls) == 1 and re.search(r"\bpdf\b|\bprint\b", words):
-        return TaskPlan("pdf_page", {"url": urls[0]})
+        return Plan("pdf_page", {"url": urls[0]})
     kept = {name: inputs[name] for name in ("extract", "concurrency", "compare") if name in inputs}
     if len(urls) > 1 and re.search(r"\bcompar|\bdiffer|\bversus\b|\bvs\b", words):
-        return TaskPlan("multi_tab_compare", {"urls": urls, **kept})
+        return Plan("multi_tab_compare", {"urls": urls, **kept})
     kept.pop("compare", None)
-    return TaskPlan("batch_extract_pages", {"urls": urls, **kept})
+    return Plan("batch_extract_pages", {"urls": urls, **kept})
 
 
 def shape(found: Any, schema: Mapping[str, Any]) -> Any:

@@ -52,7 +52,7 @@ def unheard(_done: int, _total: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolsetCall:
+class Call:
     """A call under way: who asks, and the listeners of its progress and of its run's id."""
 
     asker: Asker
@@ -81,7 +81,7 @@ class Toolset:
         self._new_id = new_id
         self._auto_wait_s = auto_wait_s
         self._hold_s = hold_s
-        self._tools: dict[str, Callable[[Mapping[str, Any], ToolsetCall], Awaitable[Answer]]] = {
+        self._tools: dict[str, Callable[[Mapping[str, Any], Call], Awaitable[Answer]]] = {
             "list_task_templates": self._list_templates,
             RUN: self._run_template,
             "get_task_run": self._get_run,
@@ -94,7 +94,7 @@ class Toolset:
     def has(self, tool: str) -> bool:
         return tool in self._tools
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], call: ToolsetCall) -> Answer:
+    async def call(self, tool: str, arguments: Mapping[str, Any], call: Call) -> Answer:
         """The answer as JSON values; raises TaskFailed for what becomes an error answer."""
         try:
             msgspec.json.encode(arguments)
@@ -123,10 +123,10 @@ class Toolset:
         if denied is not None:
             raise refused_by(denied)
 
-    async def _list_templates(self, _: Mapping[str, Any], call: ToolsetCall) -> Answer:
+    async def _list_templates(self, _: Mapping[str, Any], call: Call) -> Answer:
         return {"templates": [template_info(found) for found in self.runtime.templates.values()]}
 
-    async def _run_template(self, arguments: Mapping[str, Any], call: ToolsetCall) -> Answer:
+    async def _run_template(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         submission, mode = self._check(arguments, call.asker)
         run, deduplicated = await self.runtime.submit(submission, began=call.began)
         if submission.sync and await self.runtime.decided(run.run_id, timeout_s=self._hold_s):
@@ -151,7 +151,7 @@ class Toolset:
             **_waiting(run),
         }
 
-    async def _wait(self, run: TaskRun, mode: TaskMode, call: ToolsetCall) -> TaskRun:
+    async def _wait(self, run: TaskRun, mode: TaskMode, call: Call) -> TaskRun:
         timeout_s = self._auto_wait_s if mode is TaskMode.AUTO else None
         unfollow = self.runtime.follow(run.run_id, call.progress)
         try:
@@ -159,11 +159,11 @@ class Toolset:
         finally:
             unfollow()
 
-    async def _get_run(self, arguments: Mapping[str, Any], call: ToolsetCall) -> Answer:
+    async def _get_run(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         asked = _convert(arguments, wire.GetTaskRun)
         return await self._shown(self.runtime.view(asked.run_id, viewer=call.asker.name))
 
-    async def _list_runs(self, arguments: Mapping[str, Any], call: ToolsetCall) -> Answer:
+    async def _list_runs(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         asked = _convert(arguments, wire.ListTaskRuns)
         status = None if isinstance(asked.status, msgspec.UnsetType) else asked.status
         found = self.runtime.listed(
@@ -180,7 +180,7 @@ class Toolset:
             "hasMore": asked.offset + len(page) < len(found),
         }
 
-    async def _cancel_run(self, arguments: Mapping[str, Any], call: ToolsetCall) -> Answer:
+    async def _cancel_run(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         asked = _convert(arguments, wire.CancelTaskRun)
         run, canceled = await self.runtime.cancel(asked.run_id, viewer=call.asker.name)
         answer = {"success": canceled, "runId": run.run_id, "status": run.status.value}
@@ -188,7 +188,7 @@ class Toolset:
             answer["reason"] = f"the run has already ended: {run.status.value}"
         return answer
 
-    async def _get_artifact(self, arguments: Mapping[str, Any], call: ToolsetCall) -> Answer:
+    async def _get_artifact(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         asked = _convert(arguments, wire.GetArtifact)
         chunk = await self.runtime.artifacts.chunk(
             asked.artifact_id,
@@ -206,7 +206,7 @@ class Toolset:
             "complete": chunk.complete,
         }
 
-    async def _profile(self, _: Mapping[str, Any], call: ToolsetCall) -> Answer:
+    async def _profile(self, _: Mapping[str, Any], call: Call) -> Answer:
         return {
             "maxConcurrentRuns": self.runtime.max_running,
             "maxUrls": wire.MAX_URLS,

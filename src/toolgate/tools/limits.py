@@ -22,7 +22,7 @@ from toolgate.policy.refusal_texts import (
 )
 from toolgate.tools.capabilities import Capability
 from toolgate.tools.capability_registry import Capabilities
-from toolgate.tools.routing import ToolRoute
+from toolgate.tools.routing import Route
 from toolgate.tools.upstream.pins import Pins
 
 
@@ -40,9 +40,9 @@ class CapabilityLimits:
     own: Mapping[str, str] = field(default_factory=dict)  # the capability of a tool of ours
     pins: Pins | None = None  # of the tools of MCP servers; None: there are none
 
-    def route(self) -> ToolRoute:
+    def route(self) -> Route:
         """A route that takes no call; it raises the level of tools registered as `sign`."""
-        return ToolRoute(describe=self._describe)
+        return Route(describe=self._describe)
 
     def _describe(self, tool: str, _caller: Caller) -> Tool | None:
         found = self.capabilities.get(self.own.get(tool, tool))

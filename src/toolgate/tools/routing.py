@@ -37,7 +37,7 @@ async def as_named(request: ToolRequest) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolRoute:
+class Route:
     """`find` gives the engine where this route takes the call; the others say what it has.
 
     What stays the same needs no asking: `named` are tools by their names, all of them `engine`'s
@@ -62,7 +62,7 @@ class UnknownTool:
 
 
 class Routing:
-    def __init__(self, routes: Sequence[ToolRoute]) -> None:
+    def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = tuple(routes)
         self._unknown = UnknownTool()
 
@@ -75,7 +75,7 @@ class Routing:
         taken = self._take(request)
         return await (as_named if taken is None else taken[0].place)(request)
 
-    def _take(self, request: ToolRequest) -> tuple[ToolRoute, Engine] | None:
+    def _take(self, request: ToolRequest) -> tuple[Route, Engine] | None:
         """The first route that takes the call, and its engine."""
         tool = request.tool
         for route in self._routes:
@@ -131,10 +131,10 @@ class Routing:
         return known is not None and known.repeatable
 
 
-def named_tools(engine: Engine, tools: Sequence[Tool], *, place: Place = as_named) -> ToolRoute:
+def named_tools(engine: Engine, tools: Sequence[Tool], *, place: Place = as_named) -> Route:
     """A route for an engine whose tools are known and stay the same."""
     by_name = {tool.name: tool for tool in tools}
-    return ToolRoute(offers=lambda _caller: tools, place=place, named=by_name, engine=engine)
+    return Route(offers=lambda _caller: tools, place=place, named=by_name, engine=engine)
 
 
 def on_target(
@@ -142,14 +142,14 @@ def on_target(
     *,
     offers: Sequence[Tool] = (),
     place: Place = as_named,
-) -> ToolRoute:
+) -> Route:
     """A route for calls that run on an execution target; an empty id asks for the default one."""
 
     def find(request: ToolRequest) -> Engine | None:
         runs_there = request.tool in TARGET_TOOLS or request.tool.startswith(TARGET_FILES)
         return target(request.target_id) if runs_there else None
 
-    return ToolRoute(
+    return Route(
         find,
         offers=lambda _caller: offers,
         place=place,

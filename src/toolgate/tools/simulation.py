@@ -17,7 +17,7 @@ from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Journal
 from toolgate.policy.model import REQUEST_ID_CONFLICT, Effect, Policy
 from toolgate.policy.shell import ParseShell
-from toolgate.policy.simulate import DecisionChange, RecordedCall, simulate
+from toolgate.policy.simulate import Change, RecordedCall, simulate
 from toolgate.tools.responses import Artifact
 
 PAGE: Final = 200
@@ -32,14 +32,14 @@ class Simulation:
     compile: Callable[[str], Policy]  # raises InvalidPolicy
     parse_shell: ParseShell
 
-    async def run(self, text: str, *, limit: int) -> tuple[int, list[DecisionChange]]:
+    async def run(self, text: str, *, limit: int) -> tuple[int, list[Change]]:
         """How many of the newest calls were looked at, and those that it decides otherwise."""
         # In threads: a large policy takes a while to read, and nothing else is to wait for it.
         candidate = await asyncio.to_thread(self.compile, text)
         recorded = [call async for call in self._recorded(limit)]
         return len(recorded), await asyncio.to_thread(self._changes, recorded, candidate)
 
-    def _changes(self, recorded: Sequence[RecordedCall], candidate: Policy) -> list[DecisionChange]:
+    def _changes(self, recorded: Sequence[RecordedCall], candidate: Policy) -> list[Change]:
         return list(simulate(recorded, candidate, parse_shell=self.parse_shell))
 
     async def _recorded(self, limit: int) -> AsyncIterator[RecordedCall]:

@@ -25,7 +25,7 @@ from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite import schema
 from toolgate.journal.sqlite.clean_shutdown_marker import witness_path
 from toolgate.journal.sqlite.journal import SETTLED_AT_ONCE, SqliteJournal
-from toolgate.journal.sqlite.writer import WriterLimits
+from toolgate.journal.sqlite.writer import Limits
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal_suite import JournalSuite, said, seqs, texts
 
@@ -47,10 +47,10 @@ def path(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def opened(
-    path: Path, *, clock: FakeClock | None = None, limits: WriterLimits | None = None
+    path: Path, *, clock: FakeClock | None = None, limits: Limits | None = None
 ) -> AsyncIterator[SqliteJournal]:
     journal = await SqliteJournal.open(
-        path, clock=clock or FakeClock(), bus=LocalBus(), limits=limits or WriterLimits()
+        path, clock=clock or FakeClock(), bus=LocalBus(), limits=limits or Limits()
     )
     try:
         yield journal
@@ -110,7 +110,7 @@ async def test_a_position_is_never_given_twice_even_if_the_newest_was_forgotten(
 async def test_more_streams_rows_and_fences_than_are_remembered_are_read_from_the_file(
     path: Path,
 ) -> None:
-    async with opened(path, limits=WriterLimits(remembered=4)) as journal:
+    async with opened(path, limits=Limits(remembered=4)) as journal:
         for turn in range(3):
             for n in range(10):
                 await journal.commit(
@@ -313,7 +313,7 @@ async def test_the_files_are_their_owners_alone(path: Path) -> None:
 async def test_too_many_waiting_commits_are_refused_instead_of_piled_up(
     path: Path,
 ) -> None:
-    async with opened(path, limits=WriterLimits(backlog=5)) as journal:
+    async with opened(path, limits=Limits(backlog=5)) as journal:
         answers = await asyncio.gather(
             *(journal.commit(Append("a", [said("")])) for _ in range(8)), return_exceptions=True
         )
@@ -323,7 +323,7 @@ async def test_too_many_waiting_commits_are_refused_instead_of_piled_up(
 
 class TestRetention:
     async def test_forgetting_much_lets_commits_pass_in_between(self, path: Path) -> None:
-        async with opened(path, limits=WriterLimits(forgotten_at_once=10)) as journal:
+        async with opened(path, limits=Limits(forgotten_at_once=10)) as journal:
             await journal.commit(Append("old", [said("") for _ in range(500)]))
             forgetting = asyncio.ensure_future(journal.forget("old", through=500))
             await journal.commit(Append("new", [said("")]))
@@ -365,7 +365,7 @@ class TestRetention:
         self, path: Path
     ) -> None:
         async with opened(
-            path, clock=FakeClock(1000), limits=WriterLimits(forgotten_at_once=10)
+            path, clock=FakeClock(1000), limits=Limits(forgotten_at_once=10)
         ) as journal:
             await journal.commit(
                 *(Append(f"s{n:04}", [said("")]) for n in range(600)),

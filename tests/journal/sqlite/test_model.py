@@ -24,7 +24,7 @@ from toolgate.journal.journal import (
 )
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.journal.sqlite.writer import WriterLimits
+from toolgate.journal.sqlite.writer import Limits
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
@@ -123,7 +123,7 @@ class TwoJournals(RuleBasedStateMachine):
             self.home / "journal.sqlite3",
             clock=self.clock,
             bus=self.buses["sqlite"],
-            limits=WriterLimits(batch=3, remembered=2, forgotten_at_once=2, segment=3),
+            limits=Limits(batch=3, remembered=2, forgotten_at_once=2, segment=3),
         )
 
     @rule(together=st.lists(commits, min_size=1, max_size=5), durable=st.booleans())

@@ -15,8 +15,8 @@ from toolgate.core.enums import Level
 from toolgate.core.tools import Tool
 from toolgate.runs.agents.agent import (
     AgentFailed,
+    Call,
     EndTurn,
-    RequestedCall,
     Said,
     Say,
     Step,
@@ -189,7 +189,7 @@ async def test_a_character_that_comes_in_halves_is_put_together(
 async def test_a_tool_call_comes_back_under_its_own_name(kind: str) -> None:
     async with provider((200, tool_answer(kind))) as model:
         taken = await steps(agent_at(kind, model.url))
-    assert taken == [EndTurn([RequestedCall("clock.read", {"zone": "UTC"})], Usage(11, 4))]
+    assert taken == [EndTurn([Call("clock.read", {"zone": "UTC"})], Usage(11, 4))]
     assert "clock__read" in json.dumps(model.asked[0]["tools"])
 
 
@@ -328,7 +328,7 @@ async def test_an_answer_that_says_it_is_over_is_whole_though_it_gives_no_reason
     async with provider((200, without_reason(tool_answer(kind)))) as model:
         taken = await steps(agent_at(kind, model.url))
     assert isinstance(taken[-1], EndTurn)
-    assert taken[-1].calls == [RequestedCall("clock.read", {"zone": "UTC"})]
+    assert taken[-1].calls == [Call("clock.read", {"zone": "UTC"})]
 
 
 def without_reason(answer: list[dict[str, Any]]) -> list[dict[str, Any]]:

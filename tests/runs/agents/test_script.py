@@ -4,18 +4,13 @@ import time
 
 import pytest
 
-from toolgate.runs.agents.agent import AgentFailed, RequestedCall
+from toolgate.runs.agents.agent import AgentFailed, Call
 from toolgate.runs.agents.script import pieces
 
 
 def test_a_message_is_text_and_calls_in_their_order() -> None:
     script = 'first [[tool:a.b {"x": "]]"} \n ]] then [[tool:c]]'
-    assert list(pieces(script)) == [
-        "first ",
-        RequestedCall("a.b", {"x": "]]"}),
-        " then ",
-        RequestedCall("c", {}),
-    ]
+    assert list(pieces(script)) == ["first ", Call("a.b", {"x": "]]"}), " then ", Call("c", {})]
 
 
 @pytest.mark.parametrize("value", [r'"\ud800"', "NaN", "1e999", '"', "[" * 100_000])

@@ -42,9 +42,9 @@ from toolgate.secrets.aesgcm_seal import AesGcmSeal
 from toolgate.secrets.redaction import Redactor
 from toolgate.surfaces.gateway.assembly import (
     SYSTEM_CAPABILITIES,
-    AssembledGateway,
-    GatewayDependencies,
-    GatewayOptions,
+    Assembled,
+    Foundations,
+    Options,
     assemble,
 )
 from toolgate.surfaces.gateway.events import health_event
@@ -111,7 +111,7 @@ def _dashed(headers: Mapping[str, str]) -> dict[str, str]:
 class Door:
     url: str
     http: aiohttp.ClientSession
-    parts: AssembledGateway
+    parts: Assembled
     gate: FakeGate
     upstreams: FakeUpstreams
     journal: Journal
@@ -218,7 +218,7 @@ async def open_door(
         clock, capabilities, RateLimits(journal, clock), upstreams.capability_of
     )
     parts = assemble(
-        GatewayDependencies(
+        Foundations(
             journal=journal,
             bus=bus,
             clock=clock,
@@ -239,7 +239,7 @@ async def open_door(
             last_at=lambda _kind: None,
             targets=_no_targets,
         ),
-        GatewayOptions(version="1.2.3", rate=Rate(rate), **options),
+        Options(version="1.2.3", rate=Rate(rate), **options),
     )
     for part in (parts.registry, parts.limits, parts.capabilities):
         await part.load()

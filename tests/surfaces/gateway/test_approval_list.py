@@ -13,7 +13,7 @@ from toolgate.core.enums import ApprovalStatus
 from toolgate.journal.journal import Append, NewEvent, Operation, Put, Row
 from toolgate.journal.local_bus import LocalBus
 from toolgate.surfaces.gateway.approvals import ApprovalRoutes
-from toolgate.surfaces.gateway.routes import RouteCall
+from toolgate.surfaces.gateway.routes import Call
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.tools import approval_records as kept
@@ -86,7 +86,7 @@ async def listed(journal: Counting, clock: FakeClock, **query: str) -> wire.Appr
     nobody = cast(Any, None)  # listing asks neither the pipeline nor the runs
     routes = ApprovalRoutes(nobody, nobody, journal, clock, nobody).routes()
     (handle,) = [route.handle for route in routes if route.key == "GET /approvals"]
-    page: wire.ApprovalPage = (await handle(RouteCall(OPERATOR, "trace", query=query))).data
+    page: wire.ApprovalPage = (await handle(Call(OPERATOR, "trace", query=query))).data
     return page
 
 

@@ -21,7 +21,7 @@ from toolgate.secrets.redaction import Redactor
 from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
 from toolgate.surfaces.gateway.pairing import TokenRoutes
 from toolgate.surfaces.gateway.policy import PolicyRoutes
-from toolgate.surfaces.gateway.routes import Route, RouteCall
+from toolgate.surfaces.gateway.routes import Call, Route
 from toolgate.surfaces.gateway.targets import TargetRoutes
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -57,7 +57,7 @@ class Office:
 
     async def call(self, method: str, **members: Any) -> None:
         self.journal.left = 1
-        await self.handle[method](RouteCall(OPERATOR, "trace", **members))
+        await self.handle[method](Call(OPERATOR, "trace", **members))
 
     async def actions(self) -> list[str]:
         rows = (await self.audit.query(AuditQuery())).items
@@ -126,7 +126,7 @@ async def test_a_policy_is_not_changed_where_it_cannot_be_written_who_did(tmp_pa
     wanted = wire.PolicyPut(text=POLICY.replace("kv.get", "kv.list"))
     office.journal.left = 0
     with pytest.raises(Unavailable):
-        await office.handle["PUT"](RouteCall(OPERATOR, "trace", body=wanted))
+        await office.handle["PUT"](Call(OPERATOR, "trace", body=wanted))
     assert (path.read_text(), policy.text) == (POLICY, POLICY)
     assert [each.name for each in tmp_path.iterdir()] == ["policy.yaml"]
     await office.call("PUT", body=wanted)

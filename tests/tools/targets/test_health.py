@@ -19,7 +19,7 @@ from toolgate.testing.journal import MemoryJournal
 from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.targets.health import FRESH_MS, TargetHealths
 from toolgate.tools.targets.registry import Targets
-from toolgate.tools.targets.targets import BUILT_IN, LOCAL_DEFAULT, Target, TargetChange
+from toolgate.tools.targets.targets import BUILT_IN, LOCAL_DEFAULT, Change, Target
 
 HEALTHY = {"ok": True, "service": "docker-runner", "backend": "bwrap", "usage": {"cpuPercent": 1}}
 NOWHERE = "http://127.0.0.1:1/execute"
@@ -47,7 +47,7 @@ class Parts:
         )
 
     async def add(self, target_id: str, url: str) -> None:
-        await self.targets.upsert(target_id, TargetChange("t_1", None, "docker-runner", url))
+        await self.targets.upsert(target_id, Change("t_1", None, "docker-runner", url))
 
     async def conditions(self) -> dict[str, HealthStatus]:
         return {each.target_id: each.condition for each in await self.healths.now()}
@@ -69,7 +69,7 @@ async def test_each_target_is_told_apart_from_the_others() -> None:
         await parts.add("dead", NOWHERE)
         await parts.add("blank", "")
         await parts.add("off", NOWHERE)
-        await parts.targets.upsert("off", TargetChange(enabled=False))
+        await parts.targets.upsert("off", Change(enabled=False))
         assert await parts.conditions() == {
             LOCAL_DEFAULT: HealthStatus.HEALTHY,
             "well": HealthStatus.HEALTHY,

@@ -15,9 +15,9 @@ from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.tools.engine import Update, no_update
 from toolgate.tools.targets.registry import TargetEngine, Targets, public, tokens
-from toolgate.tools.targets.targets import LOCAL_DEFAULT, Target, TargetChange
+from toolgate.tools.targets.targets import LOCAL_DEFAULT, Change, Target
 
-RUNNER = TargetChange("t_1", "w_1", "docker-runner", "http://127.0.0.1:1/execute", "secret-token")
+RUNNER = Change("t_1", "w_1", "docker-runner", "http://127.0.0.1:1/execute", "secret-token")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ async def test_reading_shows_that_there_is_a_token_and_never_the_token(targets: 
 
 async def test_targets_are_listed_and_deleted(targets: Targets) -> None:
     await targets.upsert("a", RUNNER)
-    await targets.upsert("b", TargetChange("t_2", kind="local-host"))
+    await targets.upsert("b", Change("t_2", kind="local-host"))
     assert [each.id for each in await targets.list()] == [LOCAL_DEFAULT, "a", "b"]
     assert [each.id for each in await targets.list(tenant="t_1")] == [LOCAL_DEFAULT, "a"]
     await targets.delete("a")
@@ -75,7 +75,7 @@ async def test_targets_are_listed_and_deleted(targets: Targets) -> None:
 async def test_one_default_stays_when_many_are_set_at_once(targets: Targets) -> None:
     await asyncio.gather(
         *(
-            targets.upsert(f"a{n}", TargetChange("t_1", "w_1", "local-host", is_default=True))
+            targets.upsert(f"a{n}", Change("t_1", "w_1", "local-host", is_default=True))
             for n in range(8)
         )
     )
@@ -100,9 +100,9 @@ async def test_a_target_that_is_deleted_or_changed_while_another_becomes_the_def
     clock = FakeClock()
     journal = Meanwhile(clock=clock, bus=LocalBus())
     targets, elsewhere = (Targets(journal, clock=clock, seal=PlainSeal()) for _ in range(2))
-    first = TargetChange("t_1", "w_1", "local-host", is_default=True)
+    first = Change("t_1", "w_1", "local-host", is_default=True)
     await targets.upsert("a", first)
-    journal.happens = lambda: elsewhere.upsert("a", TargetChange(auth_token="another"))
+    journal.happens = lambda: elsewhere.upsert("a", Change(auth_token="another"))
     await targets.upsert("b", first)
     changed = await targets.get("a")
     assert (changed.auth_token, changed.is_default) == ("another", False)
@@ -114,8 +114,7 @@ async def test_a_target_that_is_deleted_or_changed_while_another_becomes_the_def
 async def test_upserts_that_meet_are_both_kept(targets: Targets) -> None:
     await targets.upsert("a", RUNNER)
     await asyncio.gather(
-        targets.upsert("a", TargetChange(enabled=False)),
-        targets.upsert("a", TargetChange(endpoint="http://y")),
+        targets.upsert("a", Change(enabled=False)), targets.upsert("a", Change(endpoint="http://y"))
     )
     after = await targets.get("a")
     assert (after.enabled, after.endpoint, after.version) == (False, "http://y", 3)
@@ -148,13 +147,13 @@ async def test_the_place_of_a_call_changes_with_the_target_that_would_be_chosen(
     at_first = await engine.place(asked)
     await targets.upsert("a", RUNNER)
     assert await engine.place(asked) == at_first
-    await targets.upsert("a", TargetChange(is_default=True))
+    await targets.upsert("a", Change(is_default=True))
     by_default = await engine.place(asked)
-    await targets.upsert("a", TargetChange(auth_token="another"))
+    await targets.upsert("a", Change(auth_token="another"))
     assert await engine.place(asked) == by_default
-    await targets.upsert("a", TargetChange(endpoint="http://elsewhere"))
+    await targets.upsert("a", Change(endpoint="http://elsewhere"))
     moved = await engine.place(asked)
-    await targets.upsert("a", TargetChange(enabled=False))
+    await targets.upsert("a", Change(enabled=False))
     assert len({at_first, by_default, moved, await engine.place(asked)}) == 4
 
 
@@ -164,12 +163,12 @@ async def test_the_place_of_a_call_is_where_its_runner_is_wherever_that_is_said(
     engine = TargetEngine(targets, local=Recorder("local"), remote=lambda _: Recorder("remote"))
     asked = ToolRequest("1", "bash.exec", {}, Caller("t_1", "w_1"), target_id="a")
     await targets.upsert("a", RUNNER)
-    await targets.upsert("a", TargetChange(endpoint="", config={"endpoint": "http://here"}))
+    await targets.upsert("a", Change(endpoint="", config={"endpoint": "http://here"}))
     at_first = await engine.place(asked)
-    await targets.upsert("a", TargetChange(config={"endpoint": "http://elsewhere"}))
+    await targets.upsert("a", Change(config={"endpoint": "http://elsewhere"}))
     moved = await engine.place(asked)
     assert moved != at_first
-    await targets.upsert("a", TargetChange(endpoint="http://elsewhere", config={}))
+    await targets.upsert("a", Change(endpoint="http://elsewhere", config={}))
     assert await engine.place(asked) == moved
 
 
@@ -177,7 +176,7 @@ async def test_a_refused_target_is_a_denial_before_any_traffic(targets: Targets)
     local, remote = Recorder("local"), Recorder("remote")
     engine = TargetEngine(targets, local=local, remote=lambda _: remote)
     await targets.upsert("a", RUNNER)
-    await targets.upsert("a", TargetChange(enabled=False))
+    await targets.upsert("a", Change(enabled=False))
     for name, tenant in (("a", "t_1"), ("nowhere", "t_1"), ("a", "t_2")):
         output = await engine.run(ToolRequest("1", "x", {}, Caller(tenant, "w_1"), target_id=name))
         assert isinstance(output.data, dict)

@@ -11,8 +11,8 @@ from toolgate.tools.targets.targets import (
     BUILT_IN,
     LOCAL_DEFAULT,
     Breaker,
+    Change,
     Target,
-    TargetChange,
     TargetRefused,
     choose,
     displaced,
@@ -98,7 +98,7 @@ def test_a_target_that_is_not_the_caller_s_is_not_known(name: str) -> None:
 @pytest.mark.requirement("000/targets/disabled-denied")
 def test_a_disabled_target_is_refused_and_never_passed_over() -> None:
     default = target("a", "w_1", is_default=True, enabled=False)
-    built_in = upsert(LOCAL_DEFAULT, None, TargetChange(enabled=False), now_ms=1)
+    built_in = upsert(LOCAL_DEFAULT, None, Change(enabled=False), now_ms=1)
     for targets, explicit in (
         ([default], ""),
         ([target("b", enabled=False)], "b"),
@@ -115,33 +115,31 @@ def test_an_upsert_keeps_what_it_leaves_out_and_counts() -> None:
     first = upsert(
         "a",
         None,
-        TargetChange("t_1", "w_1", "docker-runner", " http://x ", "token", config={"timeoutMs": 5}),
+        Change("t_1", "w_1", "docker-runner", " http://x ", "token", config={"timeoutMs": 5}),
         now_ms=100,
     )
     assert (first.version, first.updated_at, first.endpoint) == (1, 100, "http://x")
-    second = upsert("a", first, TargetChange(enabled=False), now_ms=200)
+    second = upsert("a", first, Change(enabled=False), now_ms=200)
     assert second == Target(
         "a", "t_1", "w_1", TargetKind.DOCKER_RUNNER, "http://x", "token",
         enabled=False, config={"timeoutMs": 5}, version=2, updated_at=200,
     )  # fmt: skip
-    assert upsert("a", second, TargetChange(auth_token=""), now_ms=300).auth_token == ""
+    assert upsert("a", second, Change(auth_token=""), now_ms=300).auth_token == ""
     assert "token" not in repr(first)
-    assert "token" not in repr(TargetChange(auth_token="token")).replace("auth_token", "")
+    assert "token" not in repr(Change(auth_token="token")).replace("auth_token", "")
 
 
 @pytest.mark.requirement("000/targets/kinds")
 def test_what_an_upsert_may_not_say() -> None:
     with pytest.raises(Invalid):
-        upsert("a", None, TargetChange(kind="docker-runner"), now_ms=1)
+        upsert("a", None, Change(kind="docker-runner"), now_ms=1)
     with pytest.raises(Invalid):
-        upsert("a", None, TargetChange("t_1", kind="kubernetes"), now_ms=1)
+        upsert("a", None, Change("t_1", kind="kubernetes"), now_ms=1)
     with pytest.raises(Refused):
-        upsert("a", target("a"), TargetChange(tenant="t_2"), now_ms=1)
+        upsert("a", target("a"), Change(tenant="t_2"), now_ms=1)
     with pytest.raises(Refused):
-        upsert(LOCAL_DEFAULT, None, TargetChange(kind="docker-runner"), now_ms=1)
-    assert (
-        upsert(LOCAL_DEFAULT, None, TargetChange(config={"a": 1}), now_ms=1).kind is BUILT_IN.kind
-    )
+        upsert(LOCAL_DEFAULT, None, Change(kind="docker-runner"), now_ms=1)
+    assert upsert(LOCAL_DEFAULT, None, Change(config={"a": 1}), now_ms=1).kind is BUILT_IN.kind
 
 
 @pytest.mark.parametrize(
@@ -149,7 +147,7 @@ def test_what_an_upsert_may_not_say() -> None:
     ["ftp://lab/execute", "lab:18081/execute", "http://", "http://[1", "http://u:p@lab/"],
 )
 def test_an_endpoint_that_no_runner_can_have_is_not_taken(endpoint: str) -> None:
-    change = TargetChange(tenant="t", kind="docker-runner", endpoint=endpoint)
+    change = Change(tenant="t", kind="docker-runner", endpoint=endpoint)
     with pytest.raises(Invalid, match="not an endpoint"):
         upsert("target_lab", None, change, now_ms=1)
 
@@ -186,8 +184,8 @@ def test_the_breaker_opens_after_five_failures_and_lets_one_try() -> None:
 
 def test_a_workspace_that_is_taken_away_leaves_the_target_to_the_whole_tenant() -> None:
     """As a body says it with `workspaceId: null`, for a new target or one that had a workspace."""
-    new = upsert("a", None, TargetChange("t_1", "", "docker-runner"), now_ms=1)
-    had = upsert("a", target("a", "w_1"), TargetChange(workspace=""), now_ms=1)
+    new = upsert("a", None, Change("t_1", "", "docker-runner"), now_ms=1)
+    had = upsert("a", target("a", "w_1"), Change(workspace=""), now_ms=1)
     for each in (new, had):
         assert each.workspace is None
         assert chosen(each, workspace="w_2", explicit="a") == "a"

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolgate.tools.upstream.outputs import MAX_OUTPUT, ToolResult, output_of
+from toolgate.tools.upstream.outputs import MAX_OUTPUT, Result, output_of
 
 LARGE = "x" * (2 * MAX_OUTPUT)
 
@@ -19,21 +19,21 @@ LARGE = "x" * (2 * MAX_OUTPUT)
     ],
 )
 def test_a_part_is_cut_wherever_its_size_is(part: dict[str, Any]) -> None:
-    output = output_of(ToolResult(content=[part, {"type": "text", "text": "small"}]))
+    output = output_of(Result(content=[part, {"type": "text", "text": "small"}]))
     assert output.truncated
     assert isinstance(output.data, dict)
     assert output.data["content"] == [{"type": "text", "text": "small"}]
 
 
 def test_many_parts_are_cut_though_each_is_nearly_nothing() -> None:
-    output = output_of(ToolResult(content=[{"n": 1}] * MAX_OUTPUT))
+    output = output_of(Result(content=[{"n": 1}] * MAX_OUTPUT))
     assert output.truncated
     assert len(msgspec.json.encode(output.data)) < 2 * MAX_OUTPUT
 
 
 def test_what_there_is_room_for_is_whole() -> None:
     part = {"type": "resource", "resource": {"uri": "file:///a", "text": "x" * 1000}}
-    output = output_of(ToolResult(content=[part]))
+    output = output_of(Result(content=[part]))
     assert not output.truncated
     assert isinstance(output.data, dict)
     assert output.data["content"] == [part]

@@ -28,11 +28,11 @@ from toolgate.journal.sqlite.schema import (
     open_for_reading,
 )
 from toolgate.journal.sqlite.upgrade import Upgrade
-from toolgate.journal.sqlite.writer import Commit, Forget, Writer, WriterLimits
+from toolgate.journal.sqlite.writer import Commit, Forget, Limits, Writer
 
 log = logging.getLogger(__name__)
 
-_DEFAULT_LIMITS: Final = WriterLimits()
+_DEFAULT_LIMITS: Final = Limits()
 _EVENTS: Final = (
     "SELECT position, stream, seq, type, at, data, subject"
     " FROM events JOIN segments ON segments.id = events.segment"
@@ -64,7 +64,7 @@ class SqliteJournal:
         *,
         clock: Clock,
         bus: Bus,
-        limits: WriterLimits,
+        limits: Limits,
     ) -> None:
         self._path = path
         self._lock = lock
@@ -91,7 +91,7 @@ class SqliteJournal:
         *,
         clock: Clock,
         bus: Bus,
-        limits: WriterLimits = _DEFAULT_LIMITS,
+        limits: Limits = _DEFAULT_LIMITS,
         upgrade: Upgrade | None = None,
     ) -> Self:
         """Open or make the file, and hold its directory for this process.

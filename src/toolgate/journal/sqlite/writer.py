@@ -73,7 +73,7 @@ RowState = tuple[int, bytes, int | None]  # version, value, due
 
 
 @dataclass(frozen=True, slots=True)
-class WriterLimits:
+class Limits:
     batch: int = 1024  # commits in one transaction: the first must not wait for too many
     backlog: int = 50_000  # commits that may wait; more means that the disk does not keep up
     remembered: int = 20_000  # streams, rows and fences whose state is in memory, of each
@@ -197,7 +197,7 @@ class Writer(threading.Thread):
         *,
         clock: Clock,
         settle: Callable[[list[Commit]], None],
-        limits: WriterLimits,
+        limits: Limits,
     ) -> None:
         super().__init__(name="journal-writer", daemon=True)
         self._connection = opened.connection

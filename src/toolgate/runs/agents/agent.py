@@ -72,7 +72,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedCall:
+class Call:
     tool: str
     args: dict[str, JsonValue]
 
@@ -81,7 +81,7 @@ class RequestedCall:
 class EndTurn:
     """The last step of a turn: with calls, the agent wants their answers; without, it is done."""
 
-    calls: Sequence[RequestedCall] = ()
+    calls: Sequence[Call] = ()
     usage: Usage = Usage()
 
 

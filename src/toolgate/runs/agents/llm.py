@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from toolgate.core.tools import Tool
 from toolgate.runs.agents.agent import (
     AgentFailed,
+    Call,
     EndTurn,
-    RequestedCall,
     Say,
     Step,
     ToolAnswer,
@@ -322,7 +322,7 @@ class _PydanticAi:
             raise self._broken("it broke off before its end")
         ours = {safe: name for name, safe in names.items()}
         calls = [
-            RequestedCall(ours.get(part.tool_name, part.tool_name), _arguments(part))
+            Call(ours.get(part.tool_name, part.tool_name), _arguments(part))
             for part in response.parts
             if isinstance(part, m.ToolCallPart)
         ]

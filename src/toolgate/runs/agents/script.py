@@ -13,8 +13,8 @@ import msgspec
 
 from toolgate.runs.agents.agent import (
     AgentFailed,
+    Call,
     EndTurn,
-    RequestedCall,
     Say,
     Step,
     ToolAnswer,
@@ -27,14 +27,14 @@ _CLOSED: Final = re.compile(r"\s*\]\]")
 _decoder: Final = json.JSONDecoder()
 
 
-def pieces(message: str) -> Iterator[str | RequestedCall]:
+def pieces(message: str) -> Iterator[str | Call]:
     """The message as text and calls, in order."""
     at = 0
     while found := _OPEN.search(message, at):
         if found.start() > at:
             yield message[at : found.start()]
         args, end = _arguments(message, found)
-        yield RequestedCall(found[1], args)
+        yield Call(found[1], args)
         at = end
     if at < len(message):
         yield message[at:]
@@ -70,7 +70,7 @@ class ScriptAgent:
                 yield Say(_line(answer))
         calls = 0
         for piece in script:
-            if isinstance(piece, RequestedCall):
+            if isinstance(piece, Call):
                 calls += 1
                 if calls > taken:
                     yield EndTurn(calls=[piece])

@@ -31,7 +31,7 @@ Handle = Callable[[Request], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
-class ChatAddress:
+class ChatDoor:
     """Where clients of this installation connect, and with which key."""
 
     port: int
@@ -50,7 +50,7 @@ class ConsoleContext:
     journal: Journal
     bus: Bus
     clock: Clock
-    chat: ChatAddress
+    chat: ChatDoor
     run_summary: Callable[[RunLine], Any]  # a run as the gateway shows it
 
 

@@ -43,7 +43,7 @@ def failure(status: int, code: str, message: str) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsoleGuard:
+class Guard:
     sign_in: SignIn
 
     def open(self, handle: Handle) -> asgi.Endpoint:

@@ -17,7 +17,7 @@ from toolgate.core.errors import Refused
 from toolgate.http import asgi
 from toolgate.surfaces.console.approvals import ApprovalPages
 from toolgate.surfaces.console.context import OPERATOR, Answer, ConsoleContext, Handle, body_of
-from toolgate.surfaces.console.guard import ConsoleGuard
+from toolgate.surfaces.console.guard import Guard
 from toolgate.surfaces.console.live import Live
 from toolgate.surfaces.console.overview import OverviewPage
 from toolgate.surfaces.console.pages import STATIC, Pages
@@ -27,7 +27,7 @@ API: Final = "/console/api"
 FIRST_AGENT: Final = "script"  # what the chat offers first: it needs no model
 
 
-class SignInProof(msgspec.Struct):
+class Proof(msgspec.Struct):
     token: str = ""
     code: str = ""
 
@@ -36,7 +36,7 @@ class Console:
     def __init__(self, context: ConsoleContext, sign_in: SignIn) -> None:
         self.context = context
         self.sign_in = sign_in
-        self._guard = ConsoleGuard(sign_in)
+        self._guard = Guard(sign_in)
         self.live = Live(context, self._guard.is_operator)
         self._pages = Pages(chat_port=context.chat.port)
 
@@ -86,7 +86,7 @@ class Console:
         )
 
     async def _sign_in(self, request: Request) -> Answer:
-        proof = await body_of(request, SignInProof)
+        proof = await body_of(request, Proof)
         by = request.client.host if request.client is not None else ""
         cookie = self.sign_in.open(token=proof.token, code=proof.code, by=by)
         audit = self.context.audit

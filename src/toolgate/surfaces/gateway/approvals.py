@@ -20,9 +20,9 @@ from toolgate.surfaces.gateway.routes import (
     CURSOR,
     PAGE_LIMIT,
     Access,
+    Call,
     Parameter,
     Route,
-    RouteCall,
     page_limit,
     whole,
 )
@@ -84,7 +84,7 @@ class ApprovalRoutes:
             ),
         )
 
-    async def _list(self, call: RouteCall) -> Result:
+    async def _list(self, call: Call) -> Result:
         limit = page_limit(call.query)
         status = call.query.get("status", "").upper()
         if status and status not in list(ApprovalStatus):
@@ -100,7 +100,7 @@ class ApprovalRoutes:
         )
         return Result(page)
 
-    async def _get(self, call: RouteCall) -> Result:
+    async def _get(self, call: Call) -> Result:
         approval_id = check_id("approvalId", call.path["approvalId"])
         return Result(_approval(await self.approvals.get(approval_id)))
 
@@ -137,7 +137,7 @@ class ApprovalRoutes:
                     break
         return found
 
-    async def _decide(self, call: RouteCall) -> Result:
+    async def _decide(self, call: Call) -> Result:
         wanted: wire.ApprovalDecide = call.body
         approval_id = check_id("approvalId", call.path["approvalId"])
         approval = await self.approvals.get(approval_id)

@@ -18,7 +18,7 @@ from toolgate.commands.planners.agent import AgentPlanner
 from toolgate.commands.planners.mcp import McpPlanner, OwnServer
 from toolgate.commands.planners.system import SystemPlanner
 from toolgate.commands.planners.tool import LevelOf, ToolPlanner
-from toolgate.commands.records import ENDED, OPEN, CommandRecords, Rows
+from toolgate.commands.records import ENDED, OPEN, Records, Rows
 from toolgate.commands.states import Keys, States
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.clock import Clock
@@ -34,7 +34,7 @@ from toolgate.secrets.seal import Seal
 from toolgate.surfaces.gateway.authentication import Doors
 from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
 from toolgate.surfaces.gateway.command_routes import CommandRoutes
-from toolgate.surfaces.gateway.events import GatewayEvents
+from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
@@ -56,7 +56,7 @@ HOUSEKEEPING_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayOptions:
+class Options:
     version: str
     auto_approve: bool = False
     rate: Rate = DEFAULT_RATE
@@ -64,7 +64,7 @@ class GatewayOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayDependencies:
+class Foundations:
     """The dependencies of the gateway."""
 
     journal: Journal
@@ -100,7 +100,7 @@ OWN_CAPABILITIES: Final = (
 
 
 @dataclass(slots=True)
-class AssembledGateway:
+class Assembled:
     gateway: Gateway
     registry: Registry
     revocations: Revocations
@@ -108,7 +108,7 @@ class AssembledGateway:
     capabilities: Capabilities
     commands: Commands
     states: States
-    events: GatewayEvents
+    events: Events
     limits: RateLimits
     keys: Keys
 
@@ -142,7 +142,7 @@ class AssembledGateway:
         }
 
 
-def assemble(on: GatewayDependencies, options: GatewayOptions) -> AssembledGateway:
+def assemble(on: Foundations, options: Options) -> Assembled:
     revocations = Revocations(on.journal, on.clock, on.runs, on.wake_at)
     registry, capabilities, rates = on.registry, on.limits.capabilities, on.limits.rates
     registry.subscribe(revocations.end_runs)
@@ -158,7 +158,7 @@ def assemble(on: GatewayDependencies, options: GatewayOptions) -> AssembledGatew
         limits=rates,
         keys=keys,
         capability_limits=on.limits,
-        records=CommandRecords(on.audit, on.evidence, on.clock, on.audit.redact),
+        records=Records(on.audit, on.evidence, on.clock, on.audit.redact),
         rows=rows,
         states=states,
         planners={
@@ -173,7 +173,7 @@ def assemble(on: GatewayDependencies, options: GatewayOptions) -> AssembledGatew
         rate=options.rate,
         wake_at=on.wake_at,
     )
-    events = GatewayEvents(on.journal, on.bus, on.clock, registry)
+    events = Events(on.journal, on.bus, on.clock, registry)
     status = StatusRoutes(
         clock=on.clock,
         version=options.version,
@@ -204,7 +204,7 @@ def assemble(on: GatewayDependencies, options: GatewayOptions) -> AssembledGatew
         version=options.version,
         verify=on.verify,
     )
-    return AssembledGateway(
+    return Assembled(
         gateway,
         registry,
         revocations,

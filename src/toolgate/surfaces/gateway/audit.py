@@ -8,7 +8,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.evidence.audit import FILTERS, AuditLog, AuditQuery
 from toolgate.journal.journal import Journal
 from toolgate.runs.records import RUNS
-from toolgate.surfaces.gateway.routes import Access, Parameter, Route, RouteCall
+from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class AuditRoutes:
             ),
         )
 
-    async def _query(self, call: RouteCall) -> Result:
+    async def _query(self, call: Call) -> Result:
         page = await self.audit.query(AuditQuery.parse(call.query))
         named = {str(row.metadata.get("runId", "")) for row in page.items} - {""}
         agent_runs = [one for one in sorted(named) if await self.journal.get(RUNS, one)]

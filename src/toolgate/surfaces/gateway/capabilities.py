@@ -12,7 +12,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.clock import Clock
 from toolgate.core.enums import Level
 from toolgate.http.bodies import check_id
-from toolgate.surfaces.gateway.routes import Access, Parameter, Route, RouteCall
+from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route
 from toolgate.surfaces.gateway.translate import capability_in, capability_out, definition_out
 from toolgate.tools.capabilities import Capability
 from toolgate.tools.capability_registry import Capabilities
@@ -57,7 +57,7 @@ class CapabilityRoutes:
             ),
         )
 
-    async def _register(self, call: RouteCall) -> Result:
+    async def _register(self, call: Call) -> Result:
         wanted: wire.CapabilityRegister = call.body
         check_id("capabilityId", wanted.capability_id)
         known = self.capabilities.registered(wanted.capability_id)
@@ -76,7 +76,7 @@ class CapabilityRoutes:
         if wanted.level.rank < before.rank:  # it may be the level of an MCP server's tool
             raise Forbidden(f"only the operator may register a level below {before}")
 
-    async def _list(self, call: RouteCall) -> Result:
+    async def _list(self, call: Call) -> Result:
         is_operator = call.caller.who is Who.OPERATOR
         found = [
             capability_out(
@@ -87,7 +87,7 @@ class CapabilityRoutes:
         ]
         return Result(wire.CapabilityList(items=found))
 
-    async def _remove(self, call: RouteCall) -> Result:
+    async def _remove(self, call: Call) -> Result:
         capability_id = check_id("capabilityId", call.path["capabilityId"])
         before = self.capabilities.get(capability_id)
         await self.capabilities.remove(capability_id, by=call.caller.name)
@@ -125,12 +125,12 @@ class DefinitionRoutes:
             ),
         )
 
-    async def _list(self, call: RouteCall) -> Result:
+    async def _list(self, call: Call) -> Result:
         name = call.query.get("capabilityId", "")
         found = self.pins.of(name) if name else self.pins.all()
         return Result(wire.ToolDefinitionList([self._out(pin, whole=bool(name)) for pin in found]))
 
-    async def _accept(self, call: RouteCall) -> Result:
+    async def _accept(self, call: Call) -> Result:
         wanted: wire.AcceptDefinition = call.body
         accepted = await self.pins.accept(
             wanted.capability_id, wanted.tool, wanted.digest, by=call.caller.name

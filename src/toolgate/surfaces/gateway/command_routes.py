@@ -11,7 +11,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.concurrency import Stopped, unless
 from toolgate.core.enums import CommandKind
 from toolgate.http.bodies import check_id
-from toolgate.surfaces.gateway.routes import Access, Parameter, Route, RouteCall, elsewhere, seconds
+from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route, elsewhere, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class CommandRoutes:
             ),
         )
 
-    async def _state(self, call: RouteCall) -> Result:
+    async def _state(self, call: Call) -> Result:
         request_id = check_id("requestId", call.path["requestId"])
         asking = self.states.state(call.caller, request_id, wait=seconds(call.query))
         with self.registry.watch(call.caller.name) as cut:

@@ -27,9 +27,9 @@ from toolgate.journal.following import follow, until
 from toolgate.journal.journal import Append, Event, Journal
 from toolgate.surfaces.gateway.routes import (
     Access,
+    Call,
     Parameter,
     Route,
-    RouteCall,
     elsewhere,
     seconds,
     whole,
@@ -93,7 +93,7 @@ def health_event(capability_id: str, health: HealthStatus) -> Append:
 
 
 @dataclass(slots=True)
-class GatewayEvents:
+class Events:
     journal: Journal
     bus: Bus
     clock: Clock
@@ -153,7 +153,7 @@ class GatewayEvents:
             ),
         )
 
-    async def _poll(self, call: RouteCall) -> Result:
+    async def _poll(self, call: Call) -> Result:
         limit = whole(
             call.query, "limit", default=wire.DEFAULT_EVENTS, least=1, most=wire.MAX_EVENTS
         )

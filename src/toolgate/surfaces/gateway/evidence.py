@@ -19,9 +19,9 @@ from toolgate.surfaces.gateway.routes import (
     CURSOR,
     PAGE_LIMIT,
     Access,
+    Call,
     Parameter,
     Route,
-    RouteCall,
     page_limit,
     whole,
 )
@@ -71,7 +71,7 @@ class EvidenceRoutes:
             ),
         )
 
-    async def _list(self, call: RouteCall) -> Result:
+    async def _list(self, call: Call) -> Result:
         limit = page_limit(call.query)
         before = whole(call.query, "cursor", default=0, least=0, most=MAX_INT - 1)
         events = await self.journal.read_back(
@@ -94,13 +94,13 @@ class EvidenceRoutes:
         )
         return Result(page)
 
-    async def _prove(self, call: RouteCall) -> Result:
+    async def _prove(self, call: Call) -> Result:
         text = call.path["index"]
         if not (text.isascii() and text.isdigit() and len(text) <= MAX_INDEX_DIGITS):
             raise Problem(Code.INVALID_REQUEST, "index must be the number of a record")
         return Result(msgspec.Raw(await self.log.prove(int(text))), Extra(bare=True))
 
-    async def _verify(self, _: RouteCall) -> Result:
+    async def _verify(self, _: Call) -> Result:
         started = self.clock.monotonic()
         found = await self.verify()
         return Result(

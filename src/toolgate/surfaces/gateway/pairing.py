@@ -15,7 +15,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.tools import JsonValue
 from toolgate.http.bodies import check_id
 from toolgate.journal.journal import Operation
-from toolgate.surfaces.gateway.routes import Access, Route, RouteCall
+from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.translate import pending_out, scope_in, scope_out
 
 
@@ -69,16 +69,16 @@ class PairingRoutes:
             ),
         )
 
-    async def _reject(self, call: RouteCall) -> Result:
+    async def _reject(self, call: Call) -> Result:
         wanted: wire.PairingReject = call.body
         device_id = check_id("deviceId", wanted.device_id)
         await self.pairing.reject(device_id, by=call.caller.name)
         return Result(wire.PairingRejected(device_id=device_id))
 
-    async def _pending(self, _: RouteCall) -> Result:
+    async def _pending(self, _: Call) -> Result:
         return Result(wire.PendingDevices(pending=[pending_out(p) for p in self.pairing.pending()]))
 
-    async def _approve(self, call: RouteCall) -> Result:
+    async def _approve(self, call: Call) -> Result:
         wanted: wire.PairingApprove = call.body
         device_id = check_id("deviceId", wanted.device_id)
         scope = None if isinstance(wanted.scope, UnsetType) else scope_in(wanted.scope)
@@ -88,7 +88,7 @@ class PairingRoutes:
         )
         return Result(approved, Extra(headers=((wire.HEADER_DEVICE_TOKEN, token),)))
 
-    async def _revoke(self, call: RouteCall) -> Result:
+    async def _revoke(self, call: Call) -> Result:
         wanted: wire.PairingRevoke = call.body
         device_id = check_id("deviceId", wanted.device_id)
         await self.pairing.revoke(device_id, by=call.caller.name)
@@ -132,10 +132,10 @@ class TokenRoutes:
             ),
         )
 
-    async def _list(self, _: RouteCall) -> Result:
+    async def _list(self, _: Call) -> Result:
         return Result(wire.ServiceTokens(items=[_token(one) for one in self.registry.services]))
 
-    async def _make(self, call: RouteCall) -> Result:
+    async def _make(self, call: Call) -> Result:
         wanted: wire.ServiceTokenMake = call.body
         name = check_id("name", wanted.name)
         scope = Scope() if isinstance(wanted.scope, UnsetType) else scope_in(wanted.scope)
@@ -144,18 +144,14 @@ class TokenRoutes:
         token = await self.registry.add_service(name, scope, also=note)
         return Result(_token(self.registry.service(name), token))
 
-    async def _end(self, call: RouteCall) -> Result:
+    async def _end(self, call: Call) -> Result:
         name = check_id("name", call.path["name"])
         ended = _token(self.registry.service(name))
         await self.registry.remove_service(name, also=self._note("token.ended", call, name))
         return Result(ended)
 
     def _note(
-        self,
-        action: str,
-        call: RouteCall,
-        name: str,
-        metadata: Mapping[str, JsonValue] | None = None,
+        self, action: str, call: Call, name: str, metadata: Mapping[str, JsonValue] | None = None
     ) -> Sequence[Operation]:
         return self.trail.note(
             action, actor=call.caller.name, resource=("token", name), metadata=metadata

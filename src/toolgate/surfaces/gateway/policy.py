@@ -13,7 +13,7 @@ from toolgate.journal.journal import Operation
 from toolgate.policy.file import PolicyFile
 from toolgate.policy.model import InvalidPolicy, Policy
 from toolgate.policy.refusal_texts import decision_text
-from toolgate.surfaces.gateway.routes import MAX_PAGE, Access, Route, RouteCall
+from toolgate.surfaces.gateway.routes import MAX_PAGE, Access, Call, Route
 from toolgate.tools.simulation import Simulation
 
 
@@ -66,10 +66,10 @@ class PolicyRoutes:
             ),
         )
 
-    async def _get(self, _: RouteCall) -> Result:
+    async def _get(self, _: Call) -> Result:
         return Result(self._view())
 
-    async def _put(self, call: RouteCall) -> Result:
+    async def _put(self, call: Call) -> Result:
         wanted: wire.PolicyPut = call.body
 
         def row(policy: Policy) -> Sequence[Operation]:
@@ -86,7 +86,7 @@ class PolicyRoutes:
         await self.policy.replace(wanted.text, over=wanted.over, also=row)
         return Result(self._view())
 
-    async def _check(self, call: RouteCall) -> Result:
+    async def _check(self, call: Call) -> Result:
         wanted: wire.PolicyCheck = call.body
         try:
             found = await asyncio.to_thread(self.simulation.compile, wanted.text)
@@ -98,7 +98,7 @@ class PolicyRoutes:
             )
         )
 
-    async def _simulate(self, call: RouteCall) -> Result:
+    async def _simulate(self, call: Call) -> Result:
         wanted: wire.PolicySimulate = call.body
         limit = MAX_PAGE if isinstance(wanted.limit, UnsetType) else min(wanted.limit, 10_000)
         checked, changes = await self.simulation.run(wanted.text, limit=limit)

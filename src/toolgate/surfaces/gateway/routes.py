@@ -27,7 +27,7 @@ class Access(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RouteCall:
+class Call:
     """One request for a route, by whichever door."""
 
     identity: Identity | None
@@ -42,7 +42,7 @@ class RouteCall:
         return self.identity
 
 
-Handle = Callable[[RouteCall], Awaitable[Result]]
+Handle = Callable[[Call], Awaitable[Result]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Route:
         return any(parameter.name == "wait" for parameter in self.query)
 
 
-async def elsewhere(_: RouteCall) -> Result:  # pragma: no cover - it is never called
+async def elsewhere(_: Call) -> Result:  # pragma: no cover - it is never called
     """For what the server does by itself: a command is posted as it came in, a stream goes on."""
     raise AssertionError
 

@@ -18,9 +18,9 @@ from toolgate.surfaces.gateway.routes import (
     CURSOR,
     PAGE_LIMIT,
     Access,
+    Call,
     Parameter,
     Route,
-    RouteCall,
     page_limit,
 )
 from toolgate.surfaces.gateway.timelines import timeline_of
@@ -97,7 +97,7 @@ class RunRoutes:
             ),
         )
 
-    async def _list(self, call: RouteCall) -> Result:
+    async def _list(self, call: Call) -> Result:
         limit = page_limit(call.query)
         status = call.query.get("status", "")
         if status and status not in STATES:
@@ -123,16 +123,16 @@ class RunRoutes:
             cursor = found[limit - 1].run_id
         return Result(wire.RunPage(items=found[:limit], next_cursor=cursor))
 
-    async def _get(self, call: RouteCall) -> Result:
+    async def _get(self, call: Call) -> Result:
         # From its events: the row of the list is written only when a run first moves.
         state = await self.runs.state(check_id("runId", call.path["runId"]))
         return Result(run_summary(records.decode_run_line(records.run_line(state))))
 
-    async def _timeline(self, call: RouteCall) -> Result:
+    async def _timeline(self, call: Call) -> Result:
         run_id = check_id("runId", call.path["runId"])
         return Result(await timeline_of(run_id, self.runs, self.evidence))
 
-    async def _cancel(self, call: RouteCall) -> Result:
+    async def _cancel(self, call: Call) -> Result:
         wanted: wire.RunCancel = call.body
         run_id = check_id("runId", call.path["runId"])
         state = await self.runs.state(run_id)

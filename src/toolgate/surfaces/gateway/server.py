@@ -43,9 +43,9 @@ from toolgate.http.traces import trace_id_of
 from toolgate.journal.journal import Journal
 from toolgate.surfaces.gateway.authentication import Doors, RawHeaders, text
 from toolgate.surfaces.gateway.docs_page import DOCS_PATH, docs_page
-from toolgate.surfaces.gateway.events import GatewayEvents
+from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.openapi import OPENAPI_PATH, document
-from toolgate.surfaces.gateway.routes import Access, Route, RouteCall
+from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.v2 import SocketDoor, Verify
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ _TRACEPARENT: Final = _NAMES[wire.HEADER_TRACEPARENT]
 _LAST_EVENT_ID: Final = _NAMES[wire.HEADER_LAST_EVENT_ID]
 
 
-class FoundRoute(NamedTuple):
+class Found(NamedTuple):
     route: Route
     path: dict[str, str]
 
@@ -79,18 +79,18 @@ class Table:
             pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
             self._patterns.append((pattern, by_method))
 
-    def find(self, method: str, path: str, raw_path: bytes) -> FoundRoute | None:
+    def find(self, method: str, path: str, raw_path: bytes) -> Found | None:
         """None where the path is nobody's; Problem 405 where only the method is wrong."""
         by_method = self._exact.get(path, {})
         if (route := by_method.get(method)) is not None:
-            return FoundRoute(route, {})
+            return Found(route, {})
         known = set(by_method)
         raw = raw_path.decode("latin-1")  # where a slash within a name is still told apart
         for pattern, candidates in self._patterns:  # a name may be as a route's own word
             if match := pattern.fullmatch(raw):
                 if (route := candidates.get(method)) is not None:
                     values = {name: unquote(text) for name, text in match.groupdict().items()}
-                    return FoundRoute(route, values)
+                    return Found(route, values)
                 known.update(candidates)
         if not known:
             return None
@@ -110,7 +110,7 @@ class Gateway:
         *,
         doors: Doors,
         commands: Commands,
-        events: GatewayEvents,
+        events: Events,
         trail: Trail,
         journal: Journal,
         clock: Clock,
@@ -253,7 +253,7 @@ class Gateway:
 
     async def _answer(
         self,
-        found: FoundRoute,
+        found: Found,
         identity: Identity | None,
         trace_id: str,
         scope: asgi.Scope,
@@ -266,11 +266,11 @@ class Gateway:
             body = decode(raw, found.route.takes)
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         answering = self.call(
-            found.route, RouteCall(identity, trace_id, path=found.path, query=query, body=body)
+            found.route, Call(identity, trace_id, path=found.path, query=query, body=body)
         )
         return await (_unless_gone(answering, receive) if found.route.may_wait else answering)
 
-    async def call(self, route: Route, call: RouteCall) -> Reply:
+    async def call(self, route: Route, call: Call) -> Reply:
         """The answer of a route, by whichever door; raises what the route raises."""
         result = await route.handle(call)
         extra = result.extra

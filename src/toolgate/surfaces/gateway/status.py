@@ -12,8 +12,8 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind, HealthStatus
 from toolgate.journal.journal import Journal
-from toolgate.surfaces.gateway.events import GatewayEvents
-from toolgate.surfaces.gateway.routes import Access, Route, RouteCall
+from toolgate.surfaces.gateway.events import Events
+from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.translate import device_out
 from toolgate.tools.targets.health import TargetHealth
 
@@ -28,7 +28,7 @@ class StatusRoutes:
     version: str
     registry: Registry
     states: States
-    events: GatewayEvents
+    events: Events
     open_runs: OpenRuns
     last_at: LastAt
     targets: HealthOfTargets
@@ -62,13 +62,13 @@ class StatusRoutes:
             ),
         )
 
-    async def _health(self, _: RouteCall) -> Result:
+    async def _health(self, _: Call) -> Result:
         uptime = int(self.clock.monotonic() - self._started)
         problem = self.journal.fault
         health = wire.Health(ok=not problem, version=self.version, uptime=uptime, problem=problem)
         return Result(health, Extra(bare=True))
 
-    async def _status(self, _: RouteCall) -> Result:
+    async def _status(self, _: Call) -> Result:
         targets = [_target_out(each) for each in await self.targets()]
         sound = all(one.status is HealthStatus.HEALTHY for one in targets)
         status = wire.Status(

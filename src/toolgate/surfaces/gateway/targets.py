@@ -11,9 +11,9 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.ids import is_path_safe
 from toolgate.journal.journal import Operation
-from toolgate.surfaces.gateway.routes import Access, Route, RouteCall
+from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.tools.targets.registry import Targets
-from toolgate.tools.targets.targets import Target, TargetChange
+from toolgate.tools.targets.targets import Change, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +67,19 @@ class TargetRoutes:
             ),
         )
 
-    async def _list(self, _: RouteCall) -> Result:
+    async def _list(self, _: Call) -> Result:
         return Result(wire.TargetList(items=[_target(t) for t in await self.targets.list()]))
 
-    async def _get(self, call: RouteCall) -> Result:
+    async def _get(self, call: Call) -> Result:
         return Result(_target(await self.targets.get(_target_id(call))))
 
-    async def _put(self, call: RouteCall) -> Result:
+    async def _put(self, call: Call) -> Result:
         wanted: wire.TargetUpsert = call.body
         target_id = _target_id(call)
         token = _given(wanted.auth_token)
         if token:
             self.learn(token)
-        change = TargetChange(
+        change = Change(
             tenant=_given(wanted.tenant_id),
             workspace=_given(wanted.workspace_id),
             kind=_given(wanted.kind),
@@ -93,17 +93,17 @@ class TargetRoutes:
         target = await self.targets.upsert(target_id, change, also=note)
         return Result(_target(target))
 
-    async def _delete(self, call: RouteCall) -> Result:
+    async def _delete(self, call: Call) -> Result:
         target_id = _target_id(call)
         target = await self.targets.get(target_id)
         await self.targets.delete(target_id, also=self._note("target.deleted", call, target_id))
         return Result(_target(target))
 
-    def _note(self, action: str, call: RouteCall, target_id: str) -> Sequence[Operation]:
+    def _note(self, action: str, call: Call, target_id: str) -> Sequence[Operation]:
         return self.trail.note(action, actor=call.caller.name, resource=("target", target_id))
 
 
-def _target_id(call: RouteCall) -> str:
+def _target_id(call: Call) -> str:
     target_id = call.path["targetId"]
     if not is_path_safe(target_id):
         raise Problem(Code.INVALID_REQUEST, "targetId has 1 to 128 of A-Z a-z 0-9 . _ -")

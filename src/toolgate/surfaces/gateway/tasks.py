@@ -20,15 +20,15 @@ from toolgate.surfaces.gateway.routes import (
     Access,
     Parameter,
     Route,
-    RouteCall,
     page_limit,
     whole,
 )
+from toolgate.surfaces.gateway.routes import Call as RouteCall
 from toolgate.tasks.state import OPERATORS_CALLER, TaskFailed
-from toolgate.tasks.toolset import Asker, Toolset, ToolsetCall
+from toolgate.tasks.toolset import Asker, Call, Toolset
 
 DOWNLOAD: Final = "application/octet-stream"
-AS_OPERATOR: Final = ToolsetCall(Asker(TrustLevel.REMOTE, OPERATORS_CALLER, client="console"))
+AS_OPERATOR: Final = Call(Asker(TrustLevel.REMOTE, OPERATORS_CALLER, client="console"))
 _COUNT: Final = {"type": "integer", "minimum": 0}
 
 

@@ -27,14 +27,14 @@ from toolgate.core.errors import Invalid
 from toolgate.http import asgi
 from toolgate.http.bodies import canonical, check_id
 from toolgate.surfaces.gateway.authentication import Doors, text
-from toolgate.surfaces.gateway.events import GatewayEvents
-from toolgate.surfaces.gateway.routes import Route, RouteCall
+from toolgate.surfaces.gateway.events import Events
+from toolgate.surfaces.gateway.routes import Call, Route
 from toolgate.surfaces.gateway.translate import scope_out
 
 log = logging.getLogger(__name__)
 
 Verify = Callable[[str, bytes, str], bool]  # public key, message, signature
-Answer = Callable[[Route, RouteCall], Any]
+Answer = Callable[[Route, Call], Any]
 
 CONNECT_S: Final = 10.0  # to prove who one is
 WRITE_S: Final = 10.0  # for one frame to a client that reads slowly
@@ -73,7 +73,7 @@ class SocketDoor:
     registry: Registry
     doors: Doors
     commands: Commands
-    events: GatewayEvents
+    events: Events
     clock: Clock
     verify: Verify
     routes: Mapping[str, Route]
@@ -362,7 +362,7 @@ async def _until(cut: asyncio.Event) -> None:
     raise _Closed(wire.CloseCode.UNAUTHENTICATED)
 
 
-def _call(route: Route, identity: Identity, params: Mapping[str, Any], trace_id: str) -> RouteCall:
+def _call(route: Route, identity: Identity, params: Mapping[str, Any], trace_id: str) -> Call:
     """The members of a request as v1 has them: in the path, as parameters, as the body."""
     names = [word.strip("{}") for word in route.path.split("/") if word.startswith("{")]
     path: dict[str, str] = {}
@@ -373,9 +373,9 @@ def _call(route: Route, identity: Identity, params: Mapping[str, Any], trace_id:
         path[name] = value
     rest = {name: value for name, value in params.items() if name not in names}
     if route.takes is not None:
-        return RouteCall(identity, trace_id, path=path, body=msgspec.convert(rest, route.takes))
+        return Call(identity, trace_id, path=path, body=msgspec.convert(rest, route.takes))
     query = {name: _text(value) for name, value in rest.items()}
-    return RouteCall(identity, trace_id, path=path, query=query)
+    return Call(identity, trace_id, path=path, query=query)
 
 
 def _text(value: Any) -> str:

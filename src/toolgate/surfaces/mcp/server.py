@@ -30,7 +30,7 @@ from toolgate.surfaces.mcp.task_methods import TaskMethods, TaskServer
 from toolgate.surfaces.mcp.tool_descriptions import INSTRUCTIONS, tool_offers
 from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.template import error_of
-from toolgate.tasks.toolset import RUN, Answer, Asker, Toolset, ToolsetCall, error_answer, unheard
+from toolgate.tasks.toolset import RUN, Answer, Asker, Call, Toolset, error_answer, unheard
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class BrowserTools:
             raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
         try:
             if params.name != RUN:
-                call = ToolsetCall(self._asker(ctx))
+                call = Call(self._asker(ctx))
                 return _result(await self._toolset.call(params.name, _given(params), call), ctx)
             if self._tasks.takes(ctx, params):
                 return await self._tasks.call(ctx, params)
@@ -121,7 +121,7 @@ class BrowserTools:
                 self._remember(request, run_id)
 
         with _telling(ctx) as progress:
-            call = ToolsetCall(self._asker(ctx), progress=progress, began=began)
+            call = Call(self._asker(ctx), progress=progress, began=began)
             try:
                 return _result(await self._toolset.call(RUN, _given(params), call), ctx)
             except asyncio.CancelledError:

@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 from toolgate.core.errors import ToolgateError
 from toolgate.tasks.state import TaskFailed, TaskRun
 from toolgate.tasks.template import error_of
-from toolgate.tasks.toolset import RUN, Answer, Asker, Toolset, ToolsetCall, error_answer
+from toolgate.tasks.toolset import RUN, Answer, Asker, Call, Toolset, error_answer
 
 POLL_MS: Final = 500
 
@@ -31,7 +31,7 @@ class TaskAnswers:
         """The run that a call of the tool became; raises TaskFailed where there is none."""
         options = arguments.get("options", {})  # what is no object is refused with the call
         asynchronous = {**options, "mode": "async"} if isinstance(options, dict) else options
-        call = ToolsetCall(self._asker(ctx))
+        call = Call(self._asker(ctx))
         started = await self._toolset.call(RUN, {**arguments, "options": asynchronous}, call)
         return self._toolset.runtime.view(started["runId"])
 
@@ -69,7 +69,7 @@ class TaskAnswers:
         return self._result(await self._shown(run, ctx), ctx)
 
     async def _shown(self, run: TaskRun, ctx: Context) -> Answer:
-        call = ToolsetCall(self._asker(ctx))
+        call = Call(self._asker(ctx))
         shown = await self._toolset.call("get_task_run", {"runId": run.run_id}, call)
         return {**shown, "mode": run.mode.value, "deduplicated": False}
 

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class HostUsage(NamedTuple):
+class Usage(NamedTuple):
     cpu_percent: float
     memory_percent: float
     disk_percent: float
 
 
-def machine_usage(folder: Path) -> HostUsage:
+def machine_usage(folder: Path) -> Usage:
     """`folder` says which disk; the processor's figure is the last minute's load."""
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     disk = shutil.disk_usage(folder)
-    return HostUsage(
+    return Usage(
         cpu_percent=_percent(load),
         memory_percent=_percent(_memory_in_use()),
         disk_percent=_percent(disk.used / disk.total if disk.total else 0.0),

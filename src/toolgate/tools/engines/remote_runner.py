@@ -62,7 +62,7 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerAnswer:
+class Answer:
     """What a runner's body comes to: what was streamed, and the end."""
 
     updates: tuple[Delta, ...]
@@ -407,12 +407,12 @@ def says_no_links(body: bytes, *, status: int, content_type: str) -> bool:
     )
 
 
-def read_answer(body: bytes, *, now: str, target: Target) -> RunnerAnswer:
+def read_answer(body: bytes, *, now: str, target: Target) -> Answer:
     """Either of the contract's two shapes; raises Unreadable."""
     decoded = _object(body, target=target)
     updates = decoded.get("updates")
     deltas = read_updates(updates, now=now) if isinstance(updates, list) else []
-    return RunnerAnswer(tuple(deltas), read_result(decoded, deltas, target=target))
+    return Answer(tuple(deltas), read_result(decoded, deltas, target=target))
 
 
 def read_updates(entries: list[JsonValue], *, now: str) -> list[Delta]:

@@ -17,8 +17,8 @@ from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.tools.targets.targets import (
     BUILT_IN,
     LOCAL_DEFAULT,
+    Change,
     Target,
-    TargetChange,
     TargetRefused,
     choose,
     displaced,
@@ -61,15 +61,13 @@ class Targets:
         self._one_at_a_time = asyncio.Lock()
 
     async def upsert(
-        self, target_id: str, change: TargetChange, *, also: Sequence[Operation] = ()
+        self, target_id: str, change: Change, *, also: Sequence[Operation] = ()
     ) -> Target:
         """Raises Invalid, Refused, or Conflict where others change it all the time."""
         async with self._one_at_a_time:
             return await self._upsert(target_id, change, also)
 
-    async def _upsert(
-        self, target_id: str, change: TargetChange, also: Sequence[Operation]
-    ) -> Target:
+    async def _upsert(self, target_id: str, change: Change, also: Sequence[Operation]) -> Target:
         for attempt in range(ATTEMPTS):
             row = await self._journal.get(COLLECTION, target_id)
             before = None if row is None else self._opened(row.value)
@@ -109,7 +107,7 @@ class Targets:
         return Target(**msgspec.structs.asdict(_rows.decode(self._seal.open(closed))))
 
     def _no_default(self, target: Target) -> Target:
-        change = TargetChange(is_default=False)
+        change = Change(is_default=False)
         return upsert(target.id, target, change, now_ms=self._clock.now_ms())
 
     async def get(self, target_id: str) -> Target:

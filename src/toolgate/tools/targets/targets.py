@@ -66,7 +66,7 @@ BUILT_IN: Final = Target(LOCAL_DEFAULT, EVERYONE, None, TargetKind.LOCAL_HOST)
 
 
 @dataclass(frozen=True, slots=True)
-class TargetChange:
+class Change:
     """What an upsert says; None is what it leaves out."""
 
     tenant: str | None = None
@@ -89,7 +89,7 @@ def read_timeout(value: JsonValue) -> int:
     return min(floored, MAX_TIMEOUT_MS) if floored > 0 else DEFAULT_TIMEOUT_MS
 
 
-def upsert(target_id: str, before: Target | None, change: TargetChange, *, now_ms: int) -> Target:
+def upsert(target_id: str, before: Target | None, change: Change, *, now_ms: int) -> Target:
     """The target after the change; raises Invalid or Refused."""
     if target_id == LOCAL_DEFAULT:
         return _change_built_in(before or BUILT_IN, change, now_ms=now_ms)
@@ -114,7 +114,7 @@ def upsert(target_id: str, before: Target | None, change: TargetChange, *, now_m
     )
 
 
-def _change_built_in(before: Target, change: TargetChange, *, now_ms: int) -> Target:
+def _change_built_in(before: Target, change: Change, *, now_ms: int) -> Target:
     if change.kind not in (None, TargetKind.LOCAL_HOST) or change.endpoint or change.auth_token:
         raise Refused(f"{LOCAL_DEFAULT} is this machine and nothing else")
     return replace(

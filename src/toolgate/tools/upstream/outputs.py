@@ -12,7 +12,7 @@ MAX_TEXT: Final = 256 * 1024  # characters of one text
 MAX_OUTPUT: Final = 512 * 1024  # characters of all that a call brought
 
 
-class ToolResult(msgspec.Struct, frozen=True, rename="camel"):
+class Result(msgspec.Struct, frozen=True, rename="camel"):
     """The protocol's CallToolResult; whatever is in it is passed on as it is."""
 
     content: list[dict[str, Any]]
@@ -21,10 +21,10 @@ class ToolResult(msgspec.Struct, frozen=True, rename="camel"):
     result_type: str = "complete"
 
 
-decode_result: Final = msgspec.json.Decoder(ToolResult).decode
+decode_result: Final = msgspec.json.Decoder(Result).decode
 
 
-def output_of(result: ToolResult) -> ToolOutput:
+def output_of(result: Result) -> ToolOutput:
     """The result as JSON, no larger than there is room for."""
     content, cut = _capped(result.content)
     data: dict[str, JsonValue] = {"content": content, "isError": result.is_error}

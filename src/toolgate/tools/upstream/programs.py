@@ -58,7 +58,7 @@ class Programs:
         if command is None:
             raise NotIsolated(f"the program {server.command} was not found in PATH")
         workspace = self._workspace(name)
-        own = InstalledProgram(command, server.args)
+        own = Installation(command, server.args)
         binds = [*own.binds, *map(_mounted, server.mounts)]
         self._check(binds)
         env = {"PATH": ":".join([*own.path, PATH_ENV]), **dict(server.env)}
@@ -132,7 +132,7 @@ def is_full(workspace: Path) -> bool:
     return False
 
 
-class InstalledProgram:
+class Installation:
     """The files of a program that it cannot run without, read-only, at the paths they have here.
 
     They are: the program, the prefix it is installed in, its interpreter's prefix, the node_modules

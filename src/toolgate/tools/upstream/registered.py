@@ -12,7 +12,7 @@ from toolgate.core.tools import Caller, Tool, ToolRequest
 from toolgate.tools.capabilities import Capability, Server
 from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.engine import Engine
-from toolgate.tools.routing import ToolRoute
+from toolgate.tools.routing import Route
 from toolgate.tools.upstream.pins import Pins
 from toolgate.tools.upstream.programs import Programs
 from toolgate.tools.upstream.servers import McpUpstreams
@@ -38,8 +38,8 @@ class RegisteredServers:
             pins=pins,
         )
 
-    def route(self) -> ToolRoute:
-        return ToolRoute(
+    def route(self) -> Route:
+        return Route(
             find=self._engine,
             offers=self._offers,
             describe=self._describe,

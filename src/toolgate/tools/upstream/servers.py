@@ -22,7 +22,7 @@ from toolgate.core.json_schema import MAX_SCHEMA, Unusable, compiled
 from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
 from toolgate.tools.capabilities import FAILURES_OFFLINE, Server, health_after
 from toolgate.tools.engine import Update, no_update
-from toolgate.tools.upstream.outputs import ToolResult, failed, output_of
+from toolgate.tools.upstream.outputs import Result, failed, output_of
 from toolgate.tools.upstream.pins import Pins, definition_of, place_of
 from toolgate.tools.upstream.programs import Programs
 from toolgate.tools.upstream.session import Session
@@ -177,7 +177,7 @@ class McpUpstreams:
         args: dict[str, Any],
         *,
         meta: dict[str, Any] | None,
-    ) -> ToolResult:
+    ) -> Result:
         """Raises _Failed. A server that has gone, or forgotten the session, is started again.
 
         It may list other definitions then: the call is made only with the one it was decided on.
@@ -196,7 +196,7 @@ class McpUpstreams:
                 raise _Failed(f"{why}: call it again", Outcome.NOT_STARTED)
             try:
                 calling = session.call(action, args, meta=meta)
-                result: ToolResult = await self._heard(session, calling)
+                result: Result = await self._heard(session, calling)
             except NotBegun as gone:
                 if is_last:
                     raise _Failed(str(gone), Outcome.NOT_STARTED) from gone

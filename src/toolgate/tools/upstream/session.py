@@ -19,7 +19,7 @@ from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
 from toolgate.sandbox.programs import NotIsolated
 from toolgate.tools.capabilities import Server
-from toolgate.tools.upstream.outputs import ToolResult, decode_result
+from toolgate.tools.upstream.outputs import Result, decode_result
 from toolgate.tools.upstream.programs import Programs
 from toolgate.tools.upstream.stdio import (
     MAX_MESSAGE,
@@ -147,7 +147,7 @@ class Session:
 
     async def call(
         self, action: str, args: dict[str, Any], *, meta: dict[str, Any] | None
-    ) -> ToolResult:
+    ) -> Result:
         """Raises NotBegun, Unavailable, and then the session is of no more use; ServerError."""
         self.calls += 1
         try:
@@ -155,14 +155,14 @@ class Session:
                 return await self._call_by_pipe(self._pipe, action, args, meta)
             calling = self._client.call_tool(action, args, read_timeout_seconds=CALL_S, meta=meta)
             told = await self._ask(calling, seconds=CALL_S)
-            return msgspec.convert(told.model_dump(mode="json", by_alias=True), ToolResult)
+            return msgspec.convert(told.model_dump(mode="json", by_alias=True), Result)
         finally:
             self.calls -= 1
             self.used_at = self.clock.monotonic()
 
     async def _call_by_pipe(
         self, pipe: Pipe, action: str, args: dict[str, Any], meta: dict[str, Any] | None
-    ) -> ToolResult:
+    ) -> Result:
         params: dict[str, Any] = {"name": action, "arguments": args}
         if meta:
             params["_meta"] = meta
