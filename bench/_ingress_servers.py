@@ -18,6 +18,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from bench.measure import run
+from toolgate.access.authentication import Authenticator
+from toolgate.access.registry import Registry
 from toolgate.core.random_ids import RandomIds
 from toolgate.core.system_clock import SystemClock
 from toolgate.http import asgi
@@ -26,7 +28,7 @@ from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.runs import deliveries, records
 from toolgate.runs.originals import Originals
 from toolgate.secrets.aesgcm_seal import AesGcmSeal
-from toolgate.surfaces.ingress.connection import IngressOptions
+from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions
@@ -83,7 +85,8 @@ async def toolgate(home: Path) -> tuple[int, Fanout, Callable[[int, int], Awaita
     originals = Originals(journal, AesGcmSeal(bytes(32)))
     hub = Hub(bus, clock, originals, resume_window_ms=3_600_000)
     ingress = Ingress(
-        options=IngressOptions(api_key="", max_message_bytes=65_536, write_wait_ms=10_000),
+        options=Options(max_message_bytes=65_536, write_wait_ms=10_000),
+        authenticator=Authenticator(Registry(journal, clock)),
         hub=hub,
         sessions=Sessions(journal, clock, RandomIds(clock)),
         journal=journal,

@@ -244,7 +244,14 @@ def time_to_run_started() -> list[Result]:
         ports = {f"{name}_PORT": "0" for name in ("WS", "HTTP", "ORCHESTRATOR", "GATEWAY")}
         settings = [f"--set={name}={value}" for name, value in ports.items()]
         process = subprocess.Popen(
-            [program, "up", f"--home={home / 'home'}", *settings, "--set=LOG_LEVEL=error"],
+            [
+                program,
+                "up",
+                f"--home={home / 'home'}",
+                *settings,
+                "--set=LOG_LEVEL=error",
+                "--set=API_KEY=none",
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )

@@ -32,7 +32,9 @@ OPERATOR: Final = "bench-operator-token"
 EXECUTOR: Final = "bench-executor-token"
 DEVICE: Final = "bench"
 ECHO: Final = {"text": "hello from a device"}
+API_KEY = "key-of-the-bench"
 SETTINGS: Final = {
+    "API_KEY": API_KEY,
     **{f"{name}_PORT": "0" for name in ("WS", "HTTP", "ORCHESTRATOR", "GATEWAY")},
     "GATEWAY_RATE": "1000000",
     "OPERATOR_TOKEN": OPERATOR,
@@ -157,7 +159,7 @@ class Tree:
                 "Sec-WebSocket-Version: 13\r\n\r\n".encode()
             )
             client.until(b"\r\n\r\n")
-            client.send(frame({"type": "hello", "ts": 1, "user_id": "u", "api_key": ""}))
+            client.send(frame({"type": "hello", "ts": 1, "user_id": "u", "api_key": API_KEY}))
             client.until(b'"hello_ack"')
             for _ in range(count):
                 raw = frame({**invoke, "request_id": self.fresh()})
@@ -193,7 +195,7 @@ def running(name: str, path: Path) -> Iterator[Tree]:
     with tempfile.TemporaryDirectory() as home:
         process = subprocess.Popen(
             [*program, "up"],
-            env={**kept, **SETTINGS, "TOOLGATE_HOME": f"{home}/home"},
+            env={**kept, **SETTINGS, "TOOLGATE_HOME": f"{home}/home", "STATE_DIR": f"{home}/s"},
             cwd=home,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,7 +1,8 @@
 """Use Toolgate's browser from the official MCP SDK, over streamable HTTP.
 
 toolgate up &
-python examples/mcp_client.py http://127.0.0.1:8787/mcp "$(cat .toolgate/operator.token)"
+TOKEN=$(toolgate token make me --kind agent --tools write --mcp)
+python examples/mcp_client.py http://127.0.0.1:8787/mcp "$TOKEN"
 """
 
 import asyncio

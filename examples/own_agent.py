@@ -27,12 +27,13 @@ class Parrot(BaseHTTPRequestHandler):
 
 
 orchestrator = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8081"
+token = open(".toolgate/internal.token").read()  # noqa: SIM115, PTH123 - an example
 server = ThreadingHTTPServer(("127.0.0.1", 0), Parrot)
 me = {"agent_id": "parrot", "endpoint": f"http://127.0.0.1:{server.server_port}"}
 register = Request(  # noqa: S310 - the address is yours
     f"{orchestrator}/internal/agents",
     json.dumps(me).encode(),
-    {"Content-Type": "application/json"},
+    {"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
 )
 with urlopen(register) as answer:  # noqa: S310 - as above
     print(answer.read().decode(), flush=True)

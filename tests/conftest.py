@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -32,6 +33,10 @@ settings.register_profile(
     "soak", max_examples=400, deadline=None, suppress_health_check=SLOW, print_blob=True
 )
 settings.load_profile("soak" if soaking() else "test")
+
+# No test writes into the user's own state directory, nor does a process that a test starts.
+_state = tempfile.TemporaryDirectory(prefix="toolgate-state-")
+os.environ["XDG_STATE_HOME"] = _state.name
 
 _failed: list[str] = []
 _broken: list[str] = []

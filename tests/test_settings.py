@@ -105,7 +105,7 @@ def test_a_secret_does_not_show_itself() -> None:
     assert "sk-very-secret" not in repr(loaded)
     assert "sk-very-secret" not in f"{loaded.api_key}"
     assert loaded.api_key.reveal() == "sk-very-secret"
-    assert loaded.secrets() == ["sk-very-secret"]
+    assert loaded.secrets() == {"sk-very-secret": "API_KEY"}
     assert "sk-very-secret" not in str(list(table()))
 
 

@@ -113,7 +113,12 @@ async def toolgate(home: Path) -> AsyncIterator[tuple[dict[str, str], str]]:
     process = await asyncio.create_subprocess_exec(
         PROGRAM,
         "up",
-        env={**kept, **dict.fromkeys(PORTS, "0"), "TOOLGATE_HOME": str(home)},
+        env={
+            **kept,
+            **dict.fromkeys(PORTS, "0"),
+            "TOOLGATE_HOME": str(home),
+            "STATE_DIR": f"{home}.state",
+        },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -15,10 +15,12 @@ from urllib.parse import urlsplit
 
 from toolgate.core.errors import Invalid, Misconfigured
 from toolgate.schedules import cron as schedules
+from toolgate.secrets.own_tokens import TokenKind
 
 CONFIG_FILE: Final = "toolgate.toml"
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 PREFIX: Final = "TOOLGATE_"
+STATE: Final = "~/.local/state"
 
 
 class Secret:
@@ -119,6 +121,25 @@ def _url(*schemes: str) -> Parse:
     return parse
 
 
+ANY_KEY: Final = "none"  # of API_KEY
+TOKENS: Final = {  # the fields of the tokens that are made if unset
+    TokenKind.OPERATOR: "operator_token",
+    TokenKind.EXECUTOR: "executor_token",
+    TokenKind.INTERNAL: "internal_token",
+    TokenKind.API_KEY: "api_key",
+}
+
+
+def _user_directory(variable: str, otherwise: str, environment: Mapping[str, str]) -> str:
+    """Our directory below one of the user's (XDG Base Directory: a relative path is ignored)."""
+    base = environment.get(variable, "")
+    return str(Path(base if Path(base).is_absolute() else otherwise) / "toolgate")
+
+
+def _state_dir() -> Path:
+    return _directory(_user_directory("XDG_STATE_HOME", STATE, os.environ))
+
+
 _PORT: Final = _whole(0, 65535)
 _MS: Final = _whole(0, 7 * 24 * 3600 * 1000)
 
@@ -136,6 +157,14 @@ class Settings:
         Path(".toolgate"),
         "Where all data is kept.",
         _directory,
+    )
+    state_dir: Path = dataclasses.field(
+        default_factory=_state_dir,
+        metadata={
+            "name": "STATE_DIR",
+            "meaning": "Where the marks are kept, outside every home: how far each home has come.",
+            "parse": _directory,
+        },
     )
     host: str = _setting("HOST", "127.0.0.1", "The address every listener binds.", _named)
     ws_port: int = _setting("WS_PORT", 8090, "Ingress: WebSocket for clients. 0: any.", _PORT)
@@ -159,10 +188,16 @@ class Settings:
         "INGRESS_URL", "", "Where a lone orchestrator pushes events.", _url("http", "https")
     )
     api_key: Secret = _setting(
-        "API_KEY", Secret(), "What clients say in hello. Unset: any, on loopback only.", _secret
+        "API_KEY",
+        Secret(),
+        "What clients say in hello. Unset: made and kept in home. none: any, on loopback only.",
+        _secret,
     )
     internal_token: Secret = _setting(
-        "INTERNAL_TOKEN", Secret(), "Bearer between ingress and orchestrator.", _secret
+        "INTERNAL_TOKEN",
+        Secret(),
+        "Bearer between ingress and orchestrator. Unset: made and kept in home.",
+        _secret,
     )
     operator_token: Secret = _setting(
         "OPERATOR_TOKEN", Secret(), "The operator's bearer. Unset: made and kept in home.", _secret
@@ -202,6 +237,12 @@ class Settings:
     )
     approval_timeout_ms: int = _setting(
         "APPROVAL_TIMEOUT_MS", 600_000, "How long a person may take.", _whole(1, 604_800_000)
+    )
+    audit_keep_days: int = _setting(
+        "AUDIT_KEEP_DAYS",
+        0,
+        "How long audit rows are kept; their hashes stay in the evidence. 0: for ever.",
+        _whole(0, 36_500),
     )
     mcp_hold_ms: int = _setting(
         "MCP_HOLD_MS",
@@ -254,10 +295,27 @@ class Settings:
     def on_loopback(self) -> bool:
         return self.host in LOOPBACK
 
-    def secrets(self) -> list[str]:
-        """Every secret that was set, for the redactor to know."""
-        values = (getattr(self, field.name) for field in dataclasses.fields(self))
-        return [value.reveal() for value in values if isinstance(value, Secret) and value]
+    @property
+    def any_key(self) -> bool:
+        """True if clients may say any key."""
+        return self.api_key.reveal() == ANY_KEY
+
+    def token(self, kind: TokenKind) -> str:
+        """A token that was set; empty if the one that is kept in home counts."""
+        given: Secret = getattr(self, TOKENS[kind])
+        return given.reveal()
+
+    def secrets(self) -> dict[str, str]:
+        """Every secret that was set, for the redactor to know, each with the name of its setting."""
+        values = {field: getattr(self, field.name) for field in dataclasses.fields(self)}
+        found = {
+            value.reveal(): field.metadata["name"]
+            for field, value in values.items()
+            if isinstance(value, Secret) and value
+        }
+        if self.any_key:
+            del found[ANY_KEY]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +330,8 @@ class Entry:
 def table() -> Iterator[Entry]:
     for field in dataclasses.fields(Settings):
         default = "" if isinstance(field.default, Secret) else str(field.default)
+        if field.default is dataclasses.MISSING:
+            default = f"{STATE}/toolgate"
         yield Entry(field.metadata["name"], default, field.metadata["meaning"])
 
 
@@ -294,11 +354,12 @@ def load(
     for name in overrides or {}:
         if name not in fields:
             raise Misconfigured(f"unknown setting {name}{_like(name, fields)}")
+    data = _user_directory("XDG_DATA_HOME", "~/.local/share", given)
     sources = [
         ("on the command line", dict(overrides or {})),
         ("in the environment", given),
         _config_file(config, fields),
-        ("by default", {"TOOLGATE_HOME": _user_data(given)} if in_user_data else {}),
+        ("by default", {"TOOLGATE_HOME": data} if in_user_data else {}),
     ]
     values: dict[str, Any] = {}
     for name, field in fields.items():
@@ -307,12 +368,6 @@ def load(
                 values[field.name] = _parse(name, mapping[name], field.metadata["parse"], source)
                 break
     return Settings(**values)
-
-
-def _user_data(environment: Mapping[str, str]) -> str:
-    """Where programs keep a user's data (XDG Base Directory: a relative path is ignored)."""
-    base = environment.get("XDG_DATA_HOME", "")
-    return str(Path(base if Path(base).is_absolute() else "~/.local/share") / "toolgate")
 
 
 def _config_file(config: Path | None, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:

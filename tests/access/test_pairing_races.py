@@ -40,7 +40,7 @@ def journal(clock: FakeClock) -> SlowJournal:
 
 
 def make(journal: SlowJournal, clock: FakeClock, *, auto_approve: bool = False) -> Pairing:
-    registry = Registry(journal, clock, operator_token="op")
+    registry = Registry(journal, clock)
     audit, evidence = SilentAudit(), SilentEvidence()
     return Pairing(journal, clock, registry, audit, evidence, auto_approve)
 

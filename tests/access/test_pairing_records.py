@@ -17,7 +17,7 @@ LAPTOP = Contact("laptop", "127.0.0.1")
 
 
 def pairing_of(rig: Rig, *, auto_approve: bool = False) -> Pairing:
-    registry = Registry(rig.journal, rig.clock, operator_token="op")
+    registry = Registry(rig.journal, rig.clock)
     return Pairing(rig.journal, rig.clock, registry, SilentAudit(), rig.evidence, auto_approve)
 
 

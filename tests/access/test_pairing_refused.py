@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.audit import SilentAudit, SilentEvidence
+from tests.support.people import known_to
 from toolgate.access.devices import Contact, Scope
 from toolgate.access.pairing import PAIRINGS, Pairing
 from toolgate.access.refusals import InvalidToken
@@ -33,7 +34,7 @@ def journal() -> Full:
 
 
 def make(journal: Full) -> Pairing:
-    registry = Registry(journal, FakeClock(), operator_token="op")
+    registry = Registry(journal, FakeClock())
     return Pairing(journal, FakeClock(), registry, SilentAudit(), SilentEvidence())
 
 
@@ -65,7 +66,7 @@ async def test_a_stranger_under_a_paired_name_who_could_not_be_turned_down_waits
     assert [one.device_id for one in pairing.pending()] == ["laptop"]
     await pairing.reject("laptop", by="operator")
     assert (pairing.pending(), await journal.scan(PAIRINGS)) == ([], [])
-    assert pairing.registry.device_of(Credentials("laptop", token)).name == "laptop"
+    assert known_to(pairing.registry).device(Credentials("laptop", token)).name == "laptop"
     with pytest.raises(NotFound):
         await pairing.reject("laptop", by="operator")
 
@@ -84,4 +85,4 @@ async def test_a_device_that_knocks_after_its_revocation_was_refused_is_revoked_
     after_a_restart = make(journal).registry
     await after_a_restart.load()
     with pytest.raises(InvalidToken):
-        after_a_restart.device_of(Credentials("laptop", token))
+        known_to(after_a_restart).device(Credentials("laptop", token))

@@ -3,9 +3,12 @@
 import ast
 import asyncio
 import inspect
+from itertools import chain
 
 import pytest
 
+from tests.support.people import known_to
+from toolgate.access import authentication
 from toolgate.access import registry as module
 from toolgate.access.devices import OPERATOR, Scope, Who
 from toolgate.access.refusals import AuthRequired, InvalidToken
@@ -20,13 +23,13 @@ from toolgate.testing.journal import MemoryJournal
 def make(journal: MemoryJournal | None = None) -> Registry:
     clock = FakeClock()
     journal = journal or MemoryJournal(clock=clock, bus=LocalBus())
-    return Registry(journal, clock, operator_token="op")
+    return Registry(journal, clock)
 
 
 @pytest.mark.requirement("002/pairing/token-constant-time")
 def test_no_token_or_hash_is_compared_by_equality() -> None:
-    tree = ast.parse(inspect.getsource(module))
-    for node in ast.walk(tree):
+    nodes = (ast.walk(ast.parse(inspect.getsource(one))) for one in (module, authentication))
+    for node in chain.from_iterable(nodes):
         if isinstance(node, ast.Compare):
             compared = ast.unparse(node)
             assert not ("hash" in compared and ("==" in compared or "!=" in compared)), compared
@@ -36,19 +39,19 @@ def test_no_token_or_hash_is_compared_by_equality() -> None:
 async def test_who_a_token_belongs_to() -> None:
     registry = make()
     token = await registry.pair("d", Scope(), public_key="")
-    assert registry.device_of(Credentials("d", token)).who is Who.DEVICE
-    assert registry.bearer_of("op") is OPERATOR
+    assert known_to(registry).device(Credentials("d", token)).who is Who.DEVICE
+    assert known_to(registry).bearer("op") is OPERATOR
     service = await registry.add_service("ci", Scope())
-    assert registry.bearer_of(service).name == "service:ci"
+    assert known_to(registry).bearer(service).name == "service:ci"
     again = await registry.add_service("ci", Scope())
     for wrong in ("", "nope", service, token, "\ud800"):
         with pytest.raises(InvalidToken):
-            registry.bearer_of(wrong)
-    assert registry.bearer_of(again).who is Who.SERVICE
+            known_to(registry).bearer(wrong)
+    assert known_to(registry).bearer(again).who is Who.SERVICE
     with pytest.raises(AuthRequired):
-        registry.device_of(Credentials("stranger", token))
+        known_to(registry).device(Credentials("stranger", token))
     with pytest.raises(InvalidToken):
-        registry.device_of(Credentials("d", "op"))
+        known_to(registry).device(Credentials("d", "op"))
 
 
 async def test_what_was_paired_is_there_after_a_restart_and_hashed() -> None:
@@ -58,8 +61,8 @@ async def test_what_was_paired_is_there_after_a_restart_and_hashed() -> None:
     service = await first.add_service("ci", Scope())
     second = make(journal)
     await second.load()
-    assert second.device_of(Credentials("d", token)).name == "d"
-    assert second.bearer_of(service).name == "service:ci"
+    assert known_to(second).device(Credentials("d", token)).name == "d"
+    assert known_to(second).bearer(service).name == "service:ci"
     for collection, key in (("devices", "d"), ("services", "ci")):
         row = await journal.get(collection, key)
         assert row is not None
@@ -95,7 +98,7 @@ async def test_a_device_that_is_revoked_while_it_is_changed_stays_revoked(meanwh
     revoking = asyncio.create_task(registry.revoke("d"))
     await asyncio.sleep(0)
     with pytest.raises(InvalidToken):
-        registry.device_of(Credentials("d", token))
+        known_to(registry).device(Credentials("d", token))
     journal.may_go_on.set()
     await asyncio.gather(changing, revoking)
     after_a_restart = make(journal)
@@ -134,7 +137,7 @@ class Full(MemoryJournal):
 
 async def test_what_a_full_disk_refused_to_revoke_can_be_revoked_again_and_stays_so() -> None:
     journal = Full(clock=FakeClock(), bus=LocalBus())
-    registry = Registry(journal, FakeClock(), operator_token="o")
+    registry = Registry(journal, FakeClock())
     device_token = await registry.pair("laptop", Scope(), public_key="")
     service_token = await registry.add_service("backup", Scope())
     journal.is_full = True
@@ -144,7 +147,7 @@ async def test_what_a_full_disk_refused_to_revoke_can_be_revoked_again_and_stays
         await registry.remove_service("backup")
     journal.is_full = False
     with pytest.raises(InvalidToken):
-        registry.bearer_of(service_token)
+        known_to(registry).bearer(service_token)
     assert registry.service("backup").name == "backup"  # whoever ends it looks for it first
     await registry.revoke("laptop")
     await registry.remove_service("backup")
@@ -152,12 +155,12 @@ async def test_what_a_full_disk_refused_to_revoke_can_be_revoked_again_and_stays
         await registry.revoke("laptop")
     with pytest.raises(NotFound):
         await registry.remove_service("backup")
-    again = Registry(journal, FakeClock(), operator_token="o")
+    again = Registry(journal, FakeClock())
     await again.load()
     with pytest.raises(InvalidToken):
-        again.device_of(Credentials("laptop", device_token))
+        known_to(again).device(Credentials("laptop", device_token))
     with pytest.raises(InvalidToken):
-        again.bearer_of(service_token)
+        known_to(again).bearer(service_token)
 
 
 async def test_a_new_token_that_waited_its_turn_does_not_bring_back_who_was_revoked_meanwhile() -> (
@@ -300,7 +303,7 @@ async def test_a_service_that_was_removed_stays_removed_after_a_restart() -> Non
     await after_a_restart.load()
     assert after_a_restart.services == []
     token = await after_a_restart.add_service("ci", Scope())
-    assert after_a_restart.bearer_of(token).name == "service:ci"
+    assert known_to(after_a_restart).bearer(token).name == "service:ci"
 
 
 async def test_a_device_that_was_paired_again_elsewhere_is_revoked_all_the_same() -> None:
@@ -311,7 +314,7 @@ async def test_a_device_that_was_paired_again_elsewhere_is_revoked_all_the_same(
     await after_a_restart.load()
     for registry in (there, after_a_restart):
         with pytest.raises(InvalidToken):
-            registry.device_of(Credentials("d", token))
+            known_to(registry).device(Credentials("d", token))
 
 
 async def test_a_device_that_was_revoked_elsewhere_is_not_given_another_token() -> None:
@@ -331,7 +334,7 @@ async def test_a_key_is_not_bound_for_a_token_that_was_replaced_elsewhere() -> N
     with there.watch("d") as cut, pytest.raises(InvalidToken):
         await there.bind_key("d", "key")
     assert cut.is_set()
-    assert there.device_of(Credentials("d", token)).name == "d"
+    assert known_to(there).device(Credentials("d", token)).name == "d"
     assert there.check_of("d") == here.check_of("d")
     row = await journal.get("devices", "d")
     assert row is not None
@@ -342,9 +345,9 @@ async def test_a_service_that_was_changed_elsewhere_is_read_again() -> None:
     journal, here, there = await two_nodes()
     old = await here.add_service("ci", Scope(agent=True))
     token = await there.add_service("ci", Scope())
-    assert there.bearer_of(token).name == "service:ci"
+    assert known_to(there).bearer(token).name == "service:ci"
     with pytest.raises(InvalidToken):
-        there.bearer_of(old)
+        known_to(there).bearer(old)
     await here.remove_service("ci")
     after_a_restart = make(journal)
     await after_a_restart.load()

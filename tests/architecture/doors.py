@@ -32,6 +32,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         POST /evidence/verify
         GET /approvals
         GET /approvals/{approvalId}
+        POST /approvals/{approvalId}/reveal
         GET /audit/query
         GET /capabilities
         GET /definitions
@@ -48,9 +49,11 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         GET /artifact/get
         POST /episode/search
         GET /internal/agents
+        POST /internal/approvals/{approval_id}/reveal
         GET /internal/runs/{run_id}
         GET /internal/runs/{run_id}/events/stream
         GET /internal/sessions/{session_id}/status
+        GET /
         GET /console
         GET /console/
         GET /console/{path:path}
@@ -58,6 +61,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         GET /console/api/{path:path}
         GET /console/api/approvals
         GET /console/api/approvals/{id}
+        POST /console/api/approvals/{id}/reveal
         GET /console/api/live
         GET /console/api/me
         GET /console/api/overview
@@ -69,6 +73,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         /v2/ws runs.timeline
         /v2/ws approvals.list
         /v2/ws approvals.get
+        /v2/ws approvals.reveal
         /v2/ws audit.query
         /v2/ws capabilities.list
         /v2/ws definitions.list
@@ -96,11 +101,19 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate completion
         toolgate devices
         toolgate doctor
+        toolgate testkit browser
+        toolgate testkit client
+        toolgate testkit executor
+        toolgate testkit gateway
+        toolgate testkit ingress
+        toolgate testkit orchestrator
+        toolgate testkit runner
         toolgate events
         toolgate evidence export
         toolgate evidence show
         toolgate evidence verify
         toolgate policy schema
+        toolgate restore accept
         toolgate policy show
         toolgate settings
         toolgate targets list
@@ -108,6 +121,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate task list
         toolgate task templates
         toolgate token list
+        toolgate token show
     """,
     "Changes who may call what; a call that follows is decided": """
         POST /pairing/approve
@@ -143,7 +157,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate targets set
         toolgate targets remove
         toolgate token make
-        toolgate token end
+        toolgate token revoke
     """,
     "Decides, and runs nothing": """
         POST /policy/check

@@ -248,7 +248,7 @@ async def test_the_operator_confirms_a_task_of_their_own_and_the_record_says_so(
     assert (await console(gate, decide, {"approve": True}))[0] == 409
     listed = (await gate.operator("GET", "/approvals?limit=500"))["items"]
     [kept] = [one for one in listed if one["approvalId"] == f"apr_{run_id}"]
-    assert (kept["decidedBy"], kept["confirmation"]) == ("operator", "self")
+    assert (kept["decidedBy"], kept["confirmation"]) == ("operator (console)", "self")
     query = f"/audit/query?action=tool.run&runId={run_id}"
     async with asyncio.timeout(PATIENCE):
         while not (rows := (await gate.operator("GET", query))["items"]):

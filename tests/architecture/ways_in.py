@@ -26,7 +26,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from tests.e2e.harness import ANY_PORT, PATIENCE, PROGRAM, Client, environment, hang_up
+from tests.e2e.harness import ANY_PORT, INTERNAL, PATIENCE, PROGRAM, Client, environment, hang_up
 from toolgate import settings as table
 from toolgate.bootstrap.roles import start_everything
 from toolgate.contracts.tasks_v1 import TOOLS
@@ -115,7 +115,9 @@ class Toolgate:
         return told["data"]
 
     async def internal(self, method: str, path: str, body: Any = None) -> Any:
-        status, told = await self.ask(method, f"{self.urls['orchestrator']}/internal/{path}", body)
+        status, told = await self.ask(
+            method, f"{self.urls['orchestrator']}/internal/{path}", body, headers=INTERNAL
+        )
         assert status < 400, told
         return told
 
@@ -292,7 +294,7 @@ async def by_console(gate: Toolgate, _: Client, _run: str, approval_id: str) -> 
 
 async def by_orchestrator(gate: Toolgate, _: Client, _run: str, approval_id: str) -> None:
     url = f"{gate.urls['orchestrator']}/internal/approvals/{approval_id}/decide"
-    status, told = await gate.ask("POST", url, {"decision": "approve"})
+    status, told = await gate.ask("POST", url, {"decision": "approve"}, headers=INTERNAL)
     assert (status, told.get("status")) == (200, "REJECTED"), told
 
 
@@ -347,6 +349,15 @@ OF_UPSTREAM: Final = {"capabilityId": "mcp.test", "action": "echo", "args": {"te
 async def tool_run(gate: Toolgate) -> Told:
     body = {"request_id": gate.fresh("request"), "tool_id": "echo", "args": {"text": "x"}}
     headers = {"Authorization": f"Bearer {EXECUTOR}"}
+    status, told = await gate.ask("POST", f"{gate.urls['gateway']}/tool/run", body, headers=headers)
+    return Told(status == 403, told)
+
+
+async def tool_run_by_name(gate: Toolgate) -> Told:
+    """With a named token in place of the executor's."""
+    made = await gate.operator("POST", "/tokens", {"name": "way", "scope": {"tools": "write"}})
+    body = {"request_id": gate.fresh("request"), "tool_id": "echo", "args": {"text": "x"}}
+    headers = {"Authorization": f"Bearer {made['token']}"}
     status, told = await gate.ask("POST", f"{gate.urls['gateway']}/tool/run", body, headers=headers)
     return Told(status == 403, told)
 
@@ -616,6 +627,7 @@ WAYS: Final[dict[str, Way]] = {
         for kind, (tool, payload) in COMMANDS.items()
     },
     "/tool/run": Way(("POST /tool/run",), "echo", tool_run),
+    "/tool/run by a named token": Way((), "echo", tool_run_by_name),
     "schedule of a tool": Way(("schedule tool",), "math.add", scheduled_tool),
     "schedule of an agent": Way(("schedule agent",), "text.upper", scheduled_agent),
     "browser.task of an agent": Way(

@@ -5,6 +5,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.e2e.harness import ANY_PORT, INTERNAL
 from toolgate import settings as table
 from toolgate.bootstrap.roles import start_orchestrator
 from toolgate.bootstrap.sealing import KEY_FILE, LOST, open_seal
@@ -71,14 +72,17 @@ async def test_answers_that_are_kept_for_minutes_do_not_stand_in_the_way_of_a_st
 
 async def test_an_installation_whose_key_was_lost_starts_again(tmp_path: Path) -> None:
     settings = table.load(
-        {"TOOLGATE_HOME": str(tmp_path), "ORCHESTRATOR_PORT": "0", "LOG_LEVEL": "error"},
+        {**ANY_PORT, "TOOLGATE_HOME": str(tmp_path), "LOG_LEVEL": "error"},
         environment={},
     )
     agent = {"agent_id": "mine", "endpoint": "http://127.0.0.1:9/", "auth_token": "of-the-agent"}
     installation = await start_orchestrator(settings)
     try:
         url = f"{installation.urls['orchestrator']}/internal/agents"
-        async with aiohttp.ClientSession() as http, http.post(url, json=agent) as registered:
+        async with (
+            aiohttp.ClientSession(headers=INTERNAL) as http,
+            http.post(url, json=agent) as registered,
+        ):
             assert registered.status == 201
     finally:
         await installation.stop()
@@ -89,7 +93,7 @@ async def test_an_installation_whose_key_was_lost_starts_again(tmp_path: Path) -
     installation = await start_orchestrator(settings)
     try:
         url = f"{installation.urls['orchestrator']}/internal/agents"
-        async with aiohttp.ClientSession() as http, http.get(url) as listed:
+        async with aiohttp.ClientSession(headers=INTERNAL) as http, http.get(url) as listed:
             assert "mine" not in await listed.text()
     finally:
         await installation.stop()

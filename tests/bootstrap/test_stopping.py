@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 import aiohttp
 import pytest
 
+from tests.e2e.harness import INTERNAL, INTERNAL_TOKEN
 from toolgate import settings as table
 from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything
@@ -40,6 +41,7 @@ async def started(tmp_path: Path) -> Installation:
             "TOOLGATE_HOME": str(tmp_path / "home"),
             "OPERATOR_TOKEN": OPERATOR,
             "EXECUTOR_TOKEN": EXECUTOR,
+            "INTERNAL_TOKEN": INTERNAL_TOKEN,
             "HEARTBEAT": "",
         },
         environment={},
@@ -87,11 +89,19 @@ async def test_who_waits_for_events_is_answered_and_does_not_hold_the_stop_up(
     assert took < asgi.DRAIN_S
 
 
+async def of_a_client(installation: Installation, http: aiohttp.ClientSession) -> dict[str, str]:
+    """The header of a named token for MCP."""
+    body = {"name": "client", "kind": "agent", "scope": {"mcp": True}}
+    async with http.post(f"{installation.urls['gateway']}/tokens", json=body) as made:
+        return {"Authorization": f"Bearer {(await made.json())['data']['token']}"}
+
+
 async def listen_to_mcp(installation: Installation, http: aiohttp.ClientSession) -> Answer:
     """The stream of what the server says unasked."""
     mcp = installation.urls["mcp"]
-    async with http.post(mcp, json=HELLO) as hello:
-        session = {"mcp-session-id": hello.headers["mcp-session-id"]}
+    client = await of_a_client(installation, http)
+    async with http.post(mcp, json=HELLO, headers=client) as hello:
+        session = {**client, "mcp-session-id": hello.headers["mcp-session-id"]}
     told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     await http.post(mcp, json=told, headers=session)
     return await http.get(mcp, headers={**session, "Accept": "text/event-stream"})
@@ -100,10 +110,11 @@ async def listen_to_mcp(installation: Installation, http: aiohttp.ClientSession)
 async def listen_to_mcp_of_old(installation: Installation, http: aiohttp.ClientSession) -> Answer:
     """The stream of what the server says, with a call that has been answered on it."""
     gateway = installation.urls["gateway"]
-    stream = await http.get(f"{gateway}/mcp/sse")
+    client = await of_a_client(installation, http)
+    stream = await http.get(f"{gateway}/mcp/sse", headers=client)
     await stream.content.readuntil(b"data: ")
     path = (await stream.content.readline()).decode().strip()
-    assert (await http.post(gateway + path, json=HELLO)).status == 202
+    assert (await http.post(gateway + path, json=HELLO, headers=client)).status == 202
     await stream.content.readuntil(b'"result"')
     return stream
 
@@ -114,14 +125,16 @@ async def listen_to_a_run_that_waits(
     """The events of a run that waits for a device's tool."""
     orchestrator = installation.urls["orchestrator"]
     tools = f"{orchestrator}/internal/sessions/s1/tools"
-    assert (await http.put(tools, json={"tools": ["device.look"]})).status == 200
+    assert (await http.put(tools, json={"tools": ["device.look"]}, headers=INTERNAL)).status == 200
     asked = {
         "session_id": "s1",
         "agent_id": "script",
         "message": {"role": "user", "content": "[[tool:device.look {}]]"},
     }
     stream = await http.post(
-        f"{orchestrator}/internal/invoke", json=asked, headers={"Accept": "text/event-stream"}
+        f"{orchestrator}/internal/invoke",
+        json=asked,
+        headers={"Accept": "text/event-stream", **INTERNAL},
     )
     await stream.content.readuntil(b"event: tool_request")
     return stream
@@ -154,11 +167,12 @@ async def test_requests_under_way_at_several_doors_are_waited_for_together(
     stop: asyncio.Task[float] | None = None
     try:
         async with asyncio.timeout(30):
-            for door, path in zip(doors, SLOW_PATHS, strict=True):
+            bearers = (EXECUTOR, INTERNAL_TOKEN, INTERNAL_TOKEN)
+            for door, path, bearer in zip(doors, SLOW_PATHS, bearers, strict=True):
                 reader, writer = await asyncio.open_connection(door.hostname, door.port)
                 slow.append(writer)
                 head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
-                keys = f"Authorization: Bearer {EXECUTOR}\r\n"
+                keys = f"Authorization: Bearer {bearer}\r\n"
                 writer.write(f"{head}{keys}Content-Length: 9\r\n\r\n".encode())
                 assert b"100" in await reader.readline()  # it waits for the body
             stop = asyncio.create_task(stopping(installation))

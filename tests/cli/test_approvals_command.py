@@ -254,13 +254,15 @@ def shown(tmp_path: Path, *options: str, **members: Any) -> str:
 
 
 def test_arguments_are_printed_whole_with_every_unseen_character_escaped(tmp_path: Path) -> None:
+    unseen = "\u200bx\u00a0y\x7f\ufe0f\U000e0041"
     args = {
-        "command": "touch \u200bx\u00a0y\x7f\ufe0f\U000e0041\n" + "z" * 50_000,
+        "command": f"touch {unseen}\n" + "z" * 50_000,
         "名": "汉字 — ü",
     }
     printed = shown(tmp_path, args=args)
     block = printed[printed.index("{") : printed.index("\nplace")]
-    assert json.loads(block) == args
+    escapes = "<U+200B>x<U+00A0>y<U+007F><U+FE0F><U+E0041>"
+    assert json.loads(block) == {**args, "command": args["command"].replace(unseen, escapes)}
     assert "汉字 — ü" in printed
     assert not set(printed) & set("\u200b\u00a0\x7f\ufe0f\U000e0041")
 
@@ -281,5 +283,5 @@ def test_hidden_characters_are_revealed_before_the_commands_that_approve(tmp_pat
 
 
 def test_a_row_shows_what_cannot_be_seen() -> None:
-    assert one_line("a\u200b\u00a0b\n\x1bc") == "a<U+200B><U+00A0>b␊␛c"
-    assert exact("a\\u200b\u200b") == '"a\\\\u200b\\u200b"'
+    assert one_line("a\u200b\u00a0b\n\x1bc") == "a<U+200B><U+00A0>b␊<U+001B>c"
+    assert exact("a\\u200b\u200b") == '"a\\\\u200b<U+200B>"'

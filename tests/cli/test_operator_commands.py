@@ -57,7 +57,7 @@ async def test_pair_devices_tokens_capabilities_and_events(tmp_path: Path) -> No
             made = run("token", "make", "ci", "--tools", "read", *at).strip()
             assert made.startswith("tg_svc_")
             assert made not in run("token", "list", *at)
-            assert "ended" in run("token", "end", "ci", *at)
+            assert "revoked" in run("token", "revoke", "ci", *at)
             run("capabilities", "register", "mcp.docs", "--rate", "5", *at)
             listed = json.loads(run("capabilities", "list", *at, "--json"))
             assert "mcp.docs" in [one["capabilityId"] for one in listed]

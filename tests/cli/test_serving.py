@@ -143,16 +143,6 @@ async def test_a_token_that_nobody_could_send_is_named_in_one_line(
     assert (tmp_path / name).read_bytes() == content
 
 
-@pytest.mark.parametrize("start", [start_ingress, start_orchestrator])
-async def test_roles_apart_do_not_listen_to_the_network_without_a_token(
-    start: Callable[[Settings], Awaitable[Installation]], tmp_path: Path
-) -> None:
-    beyond = {"HOST": "0.0.0.0", "API_KEY": "a-key-of-clients", "TOOLGATE_HOME": str(tmp_path)}
-    given = load({**beyond, "ORCHESTRATOR_URL": "http://127.0.0.1:1"}, environment={})
-    with pytest.raises(Misconfigured, match="INTERNAL_TOKEN is not set and HOST is 0"):
-        await start(given)
-
-
 async def test_all_roles_in_one_make_the_token_of_their_internal_doors(tmp_path: Path) -> None:
     ports = ("HTTP_PORT", "ORCHESTRATOR_PORT", "GATEWAY_PORT", "WS_PORT")
     beyond = {"HOST": "0.0.0.0", "API_KEY": "a-key-of-clients", "TOOLGATE_HOME": str(tmp_path)}

@@ -270,7 +270,8 @@ async def test_a_message_that_cannot_be_read_ends_the_session_and_nobody_waits_f
     async def serve(socket: ServerConnection) -> None:
         await acknowledged(socket)
         await started(socket)
-        await socket.send(json.dumps({"type": "of tomorrow"}))
+        await socket.send(json.dumps({"type": "of tomorrow"}))  # passed over
+        await socket.send(told("delta", text=7))
         await socket.wait_closed()
 
     async with (
@@ -278,7 +279,7 @@ async def test_a_message_that_cannot_be_read_ends_the_session_and_nobody_waits_f
         served(serve) as url,
         connect(url, user_id="u", backoff=AT_ONCE) as session,
     ):
-        with pytest.raises(Disconnected):
+        with pytest.raises(Disconnected, match="text"):
             async for _ in session.invoke("x", agent_id="echo"):
                 pass
 
@@ -758,6 +759,46 @@ async def test_a_person_is_asked_once_and_not_any_more_when_the_run_has_ended_wi
             await session.ask("x", agent_id="echo")
             await asyncio.wait_for(moot.wait(), 5)
     assert asked == ["a", "b"]
+
+
+@pytest.mark.requirement("001/approvals/hidden-arguments")
+async def test_a_person_is_asked_again_about_a_call_whose_hidden_characters_must_be_revealed() -> (
+    None
+):
+    asked: list[Any] = []
+    paused: list[float] = []
+
+    async def decide(approval: wire.ApprovalRequired) -> bool:
+        asked.append((approval.hidden, approval.args))
+        return True
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+
+    async def serve(socket: ServerConnection) -> None:
+        await acknowledged(socket)
+        await started(socket)
+        shown = {"hidden": 4, "args": {"to": "[hidden: 4 characters]"}}
+        await socket.send(told("approval_required", 2, **ASKED, **shown))
+        first = json.loads(await socket.recv())
+        refusal = {"code": "orchestrator_error", "message": "reveal them first", "run_id": "r"}
+        detail = {"reason": "hidden_arguments"}
+        await socket.send(
+            told("error", 0, **refusal, detail=detail, request_id=first["request_id"])
+        )
+        second = json.loads(await socket.recv())
+        assert (first["approval_id"], second["decision"]) == (second["approval_id"], "approve")
+        await socket.send(told("done", 3, usage={}))
+        await socket.wait_closed()
+
+    async with served(serve) as url, asyncio.timeout(10):
+        session = Session(url, "u", decide=decide, sleep=pause)
+        await session.open()
+        await session.ask("x", agent_id="echo")
+        assert not session._unheard
+        await session.close()
+    assert asked == [(4, {"to": "[hidden: 4 characters]"})] * 2
+    assert len(paused) == 1
 
 
 async def test_a_tool_is_stopped_here_too_when_its_run_is_cancelled_and_no_other() -> None:

@@ -269,6 +269,12 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/errors/sync-exception",
         source="spec browser.md, An exception",
         behaviour="An exception of the executor in sync mode is isError with its code.",
+        superseded_by="004/errors/sync-is-error",
+    ),
+    Requirement(
+        id="004/errors/sync-is-error",
+        source="spec browser.md, v2: A sync answer",
+        behaviour="A sync answer is the ended run; it is isError exactly where the run failed or was canceled, with errorCode and recoverHint beside `error`.",
     ),
     Requirement(
         id="004/errors/sync-exception-queryable",
@@ -279,6 +285,17 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/errors/template-says-failed",
         source="spec browser.md, An exception",
         behaviour="A template whose result says success=false makes the run failed and is not isError.",
+        superseded_by="004/errors/sync-is-error",
+    ),
+    Requirement(
+        id="004/gate/shipped-policy",
+        source="spec browser.md, Levels",
+        behaviour="The shipped policy allows templates that read, asks about those that may send forms, and allows both to trust `local`.",
+    ),
+    Requirement(
+        id="004/gate/no-forms",
+        source="spec browser.md, Levels",
+        behaviour="A template that reads sends no form and makes no navigation but by GET: the item fails, and what scripts request is untouched.",
     ),
     Requirement(
         id="004/gate/one-call",
@@ -323,7 +340,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     Requirement(
         id="004/gate/own-runs",
         source="spec browser.md, Who asks sees own runs",
-        behaviour="A caller sees its own runs, the operator all.",
+        behaviour="A caller sees its own runs over MCP; the operator sees all in the console.",
     ),
     Requirement(
         id="004/get/run-object",
@@ -575,6 +592,12 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/run/timeout-default",
         source="spec browser.md, Pool",
         behaviour="Without timeoutMs a run has 300000 ms.",
+        superseded_by="004/run/timeout-in-force",
+    ),
+    Requirement(
+        id="004/run/timeout-in-force",
+        source="spec browser.md, v2: Without timeoutMs",
+        behaviour="Without timeoutMs an async or auto run has asyncTimeoutMs and a sync run syncTimeoutMs; a sync run never has more.",
     ),
     Requirement(
         id="004/run/timeout-from-running",
@@ -599,7 +622,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     Requirement(
         id="004/run/mode-sync",
         source="seed 004 §4.1",
-        behaviour="Mode sync answers the ended run with its result.",
+        behaviour="Mode sync answers the ended run, with its result or its error.",
         divergence="A run that waits for a person is answered as async after MCP_HOLD_MS.",
     ),
     Requirement(
@@ -831,6 +854,31 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/templates/batch-limits-kept",
         source="spec browser.md, batch_extract_pages",
         behaviour="No item has more elements or longer content than was asked for.",
+    ),
+    Requirement(
+        id="004/templates/item-main",
+        source="spec browser.md, v2: Items",
+        behaviour="An item has `main`: title, byline, published, language, text, markdown, tables as rows and links of the article.",
+    ),
+    Requirement(
+        id="004/templates/item-truncated",
+        source="spec browser.md, v2: Items",
+        behaviour="Where something was cut there is `truncated` and `totalLength`; `extract.fullText` cuts nothing of the main text.",
+    ),
+    Requirement(
+        id="004/templates/item-frames",
+        source="spec browser.md, v2: Items",
+        behaviour="An item has the text of the page's frames, and names those of other sites.",
+    ),
+    Requirement(
+        id="004/templates/item-honest",
+        source="spec browser.md, v2: Items",
+        behaviour="An item has httpStatus, finalUrl and redirects; a 4xx or 5xx, the browser's error page, a check for robots and an empty document are failures with a code and a hint.",
+    ),
+    Requirement(
+        id="004/templates/item-documents",
+        source="spec browser.md, v2: Items",
+        behaviour="A PDF is answered as text and pages; it and any other file are artifacts with their type.",
     ),
     Requirement(
         id="004/templates/login-inputs",

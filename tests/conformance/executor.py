@@ -393,6 +393,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="`tool_result.exit_code` is 0 for success and not 0 for failure.",
     ),
     Requirement(
+        id="003/response/tool-result-where-allowed",
+        source="seed 003, Output",
+        behaviour="`tool_result` is present where the call was allowed and `ok` is true.",
+    ),
+    Requirement(
         id="003/response/stdout-string",
         source="seed 003, Output",
         behaviour="`tool_result.stdout` is always a string.",

@@ -39,6 +39,22 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/audit/refused-too",
         source="spec gateway.md, One row per command",
         behaviour="A refused command leaves an audit row too.",
+        superseded_by="002/audit/strangers-counted",
+    ),
+    Requirement(
+        id="002/audit/strangers-counted",
+        source="spec gateway.md, One row per command",
+        behaviour="A refused command of a known caller leaves an audit row. Refusals of callers that nobody knows are counted: one row per minute and address, whichever listener refused.",
+    ),
+    Requirement(
+        id="002/audit/acts",
+        source="seed 002 §5.2",
+        behaviour="Pairing, tokens, capabilities, targets, agents and the policy: each change leaves an audit row.",
+    ),
+    Requirement(
+        id="002/audit/recounted",
+        source="seed 002 §5.2",
+        behaviour="Each transaction's audit rows have their hash in the evidence; `toolgate evidence verify` names rows that are missing, changed or added.",
     ),
     Requirement(
         id="002/audit/one-row",
@@ -166,6 +182,16 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="ERR_INTERNAL is 500 and shows nothing of its inside.",
     ),
     Requirement(
+        id="002/codes/upstream",
+        source="spec gateway.md, durationMs",
+        behaviour="A host that does not resolve or a dead upstream is `success: false` at `/command/tool`, and 502 ERR_UPSTREAM with `data.outcome` at `/command/system` and `/command/mcp`.",
+    ),
+    Requirement(
+        id="002/codes/unavailable",
+        source="spec gateway.md, durationMs",
+        behaviour="A full or failing disk is 503 ERR_UNAVAILABLE with the outcome class.",
+    ),
+    Requirement(
         id="002/codes/one-text-denied",
         source="spec gateway.md, A denied or asked call",
         behaviour="A denied call has one text at every surface: the rule, the reason and what would change it.",
@@ -184,6 +210,12 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/commands/unknown-type",
         source="seed 002 §3",
         behaviour="Any other command type is ERR_INVALID_REQUEST; with 405, for its path reads a command's state.",
+        superseded_by="002/commands/unknown-type-404",
+    ),
+    Requirement(
+        id="002/commands/unknown-type-404",
+        source="spec gateway.md, durationMs",
+        behaviour="`POST /command/<unknown>` is 404 with ERR_INVALID_REQUEST.",
     ),
     Requirement(
         id="002/commands/level-too-low",
@@ -294,6 +326,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/events/event-shape",
         source="seed 002 §2.3",
         behaviour="An event has id, type, time, status, source, message, durationMs and metadata.",
+    ),
+    Requirement(
+        id="002/events/duration-everywhere",
+        source="spec gateway.md, durationMs",
+        behaviour="Every event has durationMs; that of a start is 0.",
     ),
     Requirement(
         id="002/events/types",
@@ -499,6 +536,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/idempotency/canonical-body",
         source="spec gateway.md, Idempotency-Key",
         behaviour="Bodies that differ only in the order of members or in white space are the same request.",
+    ),
+    Requirement(
+        id="002/idempotency/request-hash",
+        source="spec gateway.md, requestHash covers kind",
+        behaviour="The request of a key is its kind, payload, sessionKey, route and security; requestId, trace, idempotencyKey and actor may differ.",
     ),
     Requirement(
         id="002/idempotency/per-device",
@@ -949,6 +991,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A cwd outside the workspace is refused, symlinks resolved.",
     ),
     Requirement(
+        id="002/system/exec-cwd-400",
+        source="spec gateway.md, durationMs",
+        behaviour="A cwd outside the workspace is 400 ERR_INVALID_REQUEST.",
+    ),
+    Requirement(
         id="002/system/exec-env",
         source="spec gateway.md, exec",
         behaviour="Only listed environment variables are passed on, and never a secret.",
@@ -1032,6 +1079,41 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/system/search-none",
         source="spec gateway.md, web.fetch",
         behaviour="web.search without a provider is ERR_NOT_IMPLEMENTED.",
+    ),
+    Requirement(
+        id="002/tokens/cli",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="`toolgate token` makes tokens with a kind, a scope and an expiry, lists and revokes them, and shows the keys that Toolgate made.",
+    ),
+    Requirement(
+        id="002/tokens/doors",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="Each listener takes its own credentials; a wrong, expired, revoked or other one opens nothing.",
+    ),
+    Requirement(
+        id="002/tokens/expire",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="A token that expires ends the connections that it opened.",
+    ),
+    Requirement(
+        id="002/tokens/named",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="The policy's `for`, the audit and the evidence name the token of a call.",
+    ),
+    Requirement(
+        id="002/tokens/operator-not-for-mcp",
+        source="spec gateway.md, The operator's token",
+        behaviour="`/mcp` refuses the operator's token and names the command that makes a proper one.",
+    ),
+    Requirement(
+        id="002/tokens/own-command",
+        source="spec gateway.md, Scopes gain",
+        behaviour="A device or service decides neither its own command nor what its agent asks for.",
+    ),
+    Requirement(
+        id="002/tokens/revoked-at-once",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="Revoking a token ends at once the connections that it opened.",
     ),
     Requirement(
         id="002/tool/calls",

@@ -36,6 +36,18 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A call that needs approval is announced to the session with `approval_required`.",
     ),
     Requirement(
+        id="001/approvals/seen-whole",
+        source="spec ingress.md, Codes",
+        behaviour="An approver sees every character of a call but known secrets, which are named, and "
+        "token-shaped words, which are counted; the evidence keeps what was shown.",
+    ),
+    Requirement(
+        id="001/approvals/hidden-arguments",
+        source="spec ingress.md, Codes",
+        behaviour="A call with hidden characters is approved only after the operator has revealed them; until "
+        "then an approval is refused with `detail.reason` `hidden_arguments`, and stays open.",
+    ),
+    Requirement(
         id="001/approvals/approve",
         source="spec ingress.md, approval_decision",
         behaviour="An approved call is dispatched.",
@@ -94,6 +106,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/approvals/decision-confirmed",
         source="spec ingress.md, Confirmations",
         behaviour="An accepted `approval_decision` is answered with `state` and `detail {approval_id, decision}`.",
+    ),
+    Requirement(
+        id="001/approvals/who-may",
+        source="spec ingress.md, Approvals over the WebSocket",
+        behaviour="A connection with API_KEY or a user's own key decides what its session's agents ask for, a named token with the scope `approve` unless it started the run; others get `may_not_approve`. The record names the principal.",
     ),
     Requirement(
         id="001/cancel/stops-run",
@@ -196,6 +213,16 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="`error.code` is one of the six codes of the table; `detail.reason` says more.",
     ),
     Requirement(
+        id="001/compose/seed-block",
+        source="seed 001, Docker Compose 配置",
+        behaviour="The seed's compose block works as it stands with our image: its ports, its environment and its health check by curl.",
+    ),
+    Requirement(
+        id="001/compose/up-beside-an-orchestrator",
+        source="spec ingress.md, Compose",
+        behaviour="With ORCHESTRATOR_URL `up` uses that orchestrator, starts none of its own and says so in its ready line.",
+    ),
+    Requirement(
         id="001/connection/created",
         source="seed 001, 连接生命周期",
         behaviour="A new connection is in state CREATED.",
@@ -259,6 +286,27 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/connection/half-open",
         source="seed 001, 心跳机制",
         behaviour="A peer that vanished without closing is found out by its missing pong.",
+    ),
+    Requirement(
+        id="001/credentials/key-made",
+        source="spec ingress.md, Credentials, per listener",
+        behaviour="An unset API_KEY is made on every host and kept in the home for its owner alone; `toolgate up` prints its path, never the key.",
+    ),
+    Requirement(
+        id="001/credentials/any-key-loopback-only",
+        source="spec ingress.md, Credentials, per listener",
+        behaviour="API_KEY=none accepts any key, on loopback only, and then no approval is decided over the WebSocket.",
+    ),
+    Requirement(
+        id="001/credentials/internal-token",
+        source="spec ingress.md, Credentials, per listener",
+        behaviour="8081 and 8091 need the internal token as a bearer; unset, it is made and kept in the home.",
+        divergence="The seed has no field for it: a foreign ingress must be given it.",
+    ),
+    Requirement(
+        id="001/credentials/foreign-orchestrator",
+        source="spec ingress.md, Credentials, per listener",
+        behaviour="An ingress with ORCHESTRATOR_URL and no internal token takes pushes without one, and the log and `/health` say so; our orchestrator answers it 401, and its log says to set INTERNAL_TOKEN on both.",
     ),
     Requirement(
         id="001/devices/every-event-to-all",
@@ -349,6 +397,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/dispatch/submit-cancel",
         source="seed 001, cancel_run",
         behaviour="A `cancel_run` is sent to `/internal/runs/{id}/cancel`.",
+    ),
+    Requirement(
+        id="001/dispatch/confirmation-or-error",
+        source="seed 001, 返回确认或错误",
+        behaviour="A tool_result and an approval_decision are answered with a confirmation or an error, a cancel_run with a confirmation.",
     ),
     Requirement(
         id="001/dispatch/orchestrator-down",
@@ -564,11 +617,13 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/handshake/no-key-loopback-only",
         source="spec ingress.md, States CREATED",
         behaviour="With no API_KEY the server refuses to start on anything but loopback.",
+        superseded_by="001/credentials/any-key-loopback-only",
     ),
     Requirement(
         id="001/handshake/no-key-says-so",
         source="spec ingress.md, States CREATED",
         behaviour="With no API_KEY on loopback any key is accepted and the log says so.",
+        superseded_by="001/credentials/key-made",
     ),
     Requirement(
         id="001/handshake/before-hello",
@@ -748,7 +803,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     Requirement(
         id="001/m5/multi-device",
         source="seed 001, 同一用户多设备",
-        behaviour="Several devices of one user receive messages at the same time.",
+        behaviour="Several devices of one user, connected to one session, receive its messages at the same time.",
     ),
     Requirement(
         id="001/m5/status",
@@ -952,6 +1007,12 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="At the end of the resume window waiting client tools fail with `client_offline` before the runs are cancelled.",
     ),
     Requirement(
+        id="001/offline/no-cache",
+        source="seed 001, 不做消息缓存",
+        behaviour="The MVP keeps no messages for clients that are offline.",
+        divergence="Given up for M5: what a session missed is kept and sent again.",
+    ),
+    Requirement(
         id="001/orchestrator/invoke-sse",
         source="spec ingress.md, POST /internal/invoke",
         behaviour="`POST /internal/invoke` with `Accept: text/event-stream` answers an SSE stream.",
@@ -1107,6 +1168,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A `hello` with another epoch than the server's gets a snapshot and no replay.",
     ),
     Requirement(
+        id="001/resume/restored",
+        source="spec ingress.md, hello may carry",
+        behaviour="A home that was put back from a copy, or lacks events that it had, does not start until `toolgate restore accept`, and then has another epoch.",
+    ),
+    Requirement(
         id="001/resume/same-epoch",
         source="spec ingress.md, hello may carry",
         behaviour="A `hello` with the server's epoch gets a replay.",
@@ -1171,6 +1237,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/send/token",
         source="spec ingress.md, INTERNAL_TOKEN",
         behaviour="With INTERNAL_TOKEN set every `/internal/*` route needs it as a bearer.",
+        superseded_by="001/credentials/internal-token",
     ),
     Requirement(
         id="001/send/token-sent",
@@ -1377,6 +1444,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A tool call without a result at its deadline is TIMEOUT and the agent is told.",
     ),
     Requirement(
+        id="001/tools/client-tools-ask",
+        source="spec ingress.md, Client tools",
+        behaviour="The shipped policy asks before a client's own tool runs, whatever its name.",
+    ),
+    Requirement(
         id="001/tools/client-tools-in-hello",
         source="spec ingress.md, Agents",
         behaviour="Client tools are registered by `client_meta.tools` in `hello`.",
@@ -1400,5 +1472,10 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/tools/result-confirmed",
         source="spec ingress.md, Confirmations",
         behaviour="An accepted `tool_result` is answered with `state` and `detail {tool_call_id, accepted}`.",
+    ),
+    Requirement(
+        id="001/tools/error-is-a-string",
+        source="seed 001, type ToolResultMessage",
+        behaviour="`error` of a tool_result is a string, from our client and to any orchestrator.",
     ),
 )

@@ -186,6 +186,41 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="An unknown action gives no items and is ok.",
     ),
     Requirement(
+        id="000/commands/sent-as-bash-exec",
+        source="spec runner.md, One tool",
+        behaviour="On a docker-runner target each command tool is sent as `bash.exec {cmd, cwd?, timeoutMs?}`.",
+    ),
+    Requirement(
+        id="000/commands/argv-sent-as-exec",
+        source="spec runner.md, One tool",
+        behaviour="A program with its arguments is sent as `exec ` and its quoted words, and a runner of ours runs it without a shell.",
+    ),
+    Requirement(
+        id="000/commands/deny-covers-names",
+        source="spec runner.md, One tool",
+        behaviour="A deny or an ask that names `shell`, `exec`, `bash.exec` or `system.exec` covers all of them.",
+    ),
+    Requirement(
+        id="000/commands/allow-lists",
+        source="spec runner.md, One tool",
+        behaviour="An allow covers only the names of the command tool that it lists.",
+    ),
+    Requirement(
+        id="000/commands/offered",
+        source="spec runner.md, One tool",
+        behaviour="Models are offered `shell` and `http.fetch`, and none of their other names.",
+    ),
+    Requirement(
+        id="000/commands/clean",
+        source="spec runner.md, One tool",
+        behaviour="A command that a rule allows by its words runs clean on a runner of ours; on a runner that does not promise so, the allow does not count.",
+    ),
+    Requirement(
+        id="000/e2e/script",
+        source="seed 000 §9",
+        behaviour="`npm run test:p2:e2e` runs the end-to-end check.",
+    ),
+    Requirement(
         id="000/e2e/mock-runner-hit",
         source="seed 000 §9",
         behaviour="Three runs through gateway and mock runner have results that contain `mock-runner:bash.exec`.",
@@ -269,6 +304,21 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="000/failure/isolated-targets",
         source="spec runner.md, A failure",
         behaviour="A failure of one target affects no call to another.",
+    ),
+    Requirement(
+        id="000/failure/probe",
+        source="spec runner.md, A target that failed",
+        behaviour="After five failures in a row a target is skipped for at most 2 s; the first call after that is a probe, and if it succeeds the target is used again.",
+    ),
+    Requirement(
+        id="000/health/no-call-waits",
+        source="spec runner.md, No request to a runner",
+        behaviour="A runner is asked for its health when its target is set and at most every 30 s, and no call waits for that.",
+    ),
+    Requirement(
+        id="000/health/no-health",
+        source="spec runner.md, No request to a runner",
+        behaviour="Health is asked for beside the endpoint's last path segment; a runner that answers 404 has no health and is not offline.",
     ),
     Requirement(
         id="000/request/post",
@@ -419,6 +469,27 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="000/server/mock-update",
         source="spec runner.md, A --mock mode",
         behaviour="The mock sends one update `runner:<tool>`.",
+        superseded_by="000/server/mock-exact",
+    ),
+    Requirement(
+        id="000/server/mock-exact",
+        source="seed 000 §8",
+        behaviour="The mock answers exactly the body of the seed's example.",
+    ),
+    Requirement(
+        id="000/server/mock-stream",
+        source="spec runner.md, mock answers",
+        behaviour="A gateway that asks for NDJSON gets one update and the same result from the mock.",
+    ),
+    Requirement(
+        id="000/server/host",
+        source="spec runner.md, toolgate runner without RUNNER_AUTH_TOKEN",
+        behaviour="A runner without a token refuses every request whose Host is a name of another machine, and what a web page sends.",
+    ),
+    Requirement(
+        id="000/server/open-on-loopback",
+        source="spec runner.md, toolgate runner without RUNNER_AUTH_TOKEN",
+        behaviour="Without a token the runner answers the seed's curl on loopback, and does not start elsewhere.",
     ),
     Requirement(
         id="000/server/default-port",
@@ -429,6 +500,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="000/server/executed-failure-is-200",
         source="seed 000 §4.1",
         behaviour="A tool that ran and failed is answered 200 with ok=false.",
+    ),
+    Requirement(
+        id="000/targets/default-takes",
+        source="spec runner.md, A default target",
+        behaviour="A default target takes the command tools, `python.exec`, `file.*` and `http.request`, and no other tool.",
     ),
     Requirement(
         id="000/targets/shape",

@@ -12,13 +12,19 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any, Self
 
+import aiohttp
 import websockets
 from websockets.asyncio.client import ClientConnection
 
 from tests.e2e.forked import Forked, fork
 
 PROGRAM = Path(sys.executable).with_name("toolgate")
+API_KEY = "k"
+INTERNAL_TOKEN = "internal-token-of-the-tests"
+INTERNAL = {"Authorization": f"Bearer {INTERNAL_TOKEN}"}
+CREDENTIALS = {"API_KEY": API_KEY, "INTERNAL_TOKEN": INTERNAL_TOKEN}
 ANY_PORT = {
+    **CREDENTIALS,
     "WS_PORT": "0",
     "HTTP_PORT": "0",
     "ORCHESTRATOR_PORT": "0",
@@ -36,6 +42,7 @@ class Program:
     settings: dict[str, str] = field(default_factory=dict)
     installed: bool = False
     role: str = "up"
+    more: tuple[str, ...] = ()  # arguments
     urls: dict[str, str] = field(default_factory=dict)
     process: Forked | asyncio.subprocess.Process | None = None
     log: Path = Path(os.devnull)
@@ -50,11 +57,22 @@ class Program:
         with self.log.open("ab") as log:
             if self.installed:
                 self.process = await asyncio.create_subprocess_exec(
-                    PROGRAM, self.role, env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
+                    PROGRAM,
+                    self.role,
+                    *self.more,
+                    env=given,
+                    stdout=PIPE,
+                    stderr=log,
+                    cwd=self.home.parent,
                 )
             else:
                 self.process = await fork(
-                    self.role, env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
+                    self.role,
+                    *self.more,
+                    env=given,
+                    stdout=PIPE,
+                    stderr=log,
+                    cwd=self.home.parent,
                 )
 
     async def ready(self) -> Self:
@@ -84,10 +102,10 @@ class Program:
 def environment(settings: dict[str, str]) -> dict[str, str]:
     kept = {
         name: os.environ[name]
-        for name in ("PATH", "HOME", "LANG", "PYTHONPATH")
+        for name in ("PATH", "HOME", "LANG", "PYTHONPATH", "XDG_STATE_HOME")
         if name in os.environ
     }
-    return {**kept, **settings}
+    return {**kept, **CREDENTIALS, **settings}
 
 
 @contextlib.asynccontextmanager
@@ -102,6 +120,20 @@ async def started(program: Program) -> AsyncIterator[Program]:
 
 def running(home: Path, **settings: str) -> contextlib.AbstractAsyncContextManager[Program]:
     return started(Program(home, settings))
+
+
+async def bearer_of(program: Program, name: str = "client", **wanted: Any) -> dict[str, str]:
+    """The header of a new named token; unless `wanted` says more, an agent's for MCP."""
+    operator = (
+        program.settings.get("OPERATOR_TOKEN") or (program.home / "operator.token").read_text()
+    )
+    body = {"name": name, "kind": "agent", "scope": {"tools": "write", "mcp": True}, **wanted}
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {operator}"}) as http,
+        http.post(f"{program.urls['gateway']}/tokens", json=body) as made,
+    ):
+        assert made.status == 200, await made.text()
+        return {"Authorization": f"Bearer {(await made.json())['data']['token']}"}
 
 
 async def hang_up() -> None:
@@ -129,7 +161,7 @@ class Client:
     async def connect(cls, url: str, *, user: str = "u1", **hello: Any) -> Self:
         socket = await websockets.connect(url, max_size=None, open_timeout=PATIENCE)
         await socket.send(
-            json.dumps({"type": "hello", "ts": 1, "user_id": user, "api_key": "k", **hello})
+            json.dumps({"type": "hello", "ts": 1, "user_id": user, "api_key": API_KEY, **hello})
         )
         ack = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
         assert ack["type"] == "hello_ack", ack

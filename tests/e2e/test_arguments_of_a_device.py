@@ -20,13 +20,15 @@ from tests.e2e.test_no_secret_is_kept import (
     rows_of,
 )
 from tests.e2e.ways import APART, TOGETHER
-from toolgate.contracts.orchestrator_v1 import INVOKE_PATH
+from toolgate.contracts.orchestrator_v1 import INVOKE_PATH, REVEAL_PATH
 from toolgate.runs.originals import CALL_ARGS
 
 CLIENT_KEY = "what clients of this test say"
 OPERATOR_TOKEN = API_KEY  # known to the process that runs agents, and unknown to an ingress apart
-ARGS = {"note": f"use {KEY} or {OPERATOR_TOKEN}", "page": "7"}
+FORM = "password=hunter2hunter2; touch PWN"  # neither known nor token-shaped: seen, not stored
+ARGS = {"note": f"use {KEY} or {OPERATOR_TOKEN}", "page": "7", "form": FORM}
 INTERNAL_TOKEN = "between us"
+NAMED = "[secret: OPERATOR_TOKEN]"
 PUSHED = "pushed"  # apart, and the run's events come by push
 TOOLS = {"tools": ["desk.look", "payments.transfer"]}
 POLICY = """\
@@ -72,6 +74,19 @@ class Running:
         ):
             assert answer.status == 200, await answer.text()
 
+    async def reveal(self, approval_id: str) -> str:
+        (url,) = (
+            p.urls["orchestrator"] for p in self.programs.values() if "orchestrator" in p.urls
+        )
+        path = REVEAL_PATH.format(approval_id=approval_id)
+        headers = {"Authorization": f"Bearer {INTERNAL_TOKEN}"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as http,
+            http.post(f"{url}{path}") as answer,
+        ):
+            assert answer.status == 200, await answer.text()
+            return await answer.text()
+
     async def again(self, **hello: Any) -> dict[str, Any]:
         """The tool request that the session's next device receives."""
         client = await self.connect(session_id=self.client.session_id, **hello)
@@ -79,10 +94,12 @@ class Running:
         await client.close()
         return request
 
-    def check_disks(self, *, sealed: int) -> None:
+    def check_disks(self, *, sealed: int | None) -> None:
         for home in self.homes:
             assert files_with_a_secret(home) == []
-            assert rows_of(home, CALL_ARGS) == sealed
+            journal = [home / "journal.db", home / "journal.db-wal"]
+            assert not any(b"hunter2hunter2" in path.read_bytes() for path in journal)
+            assert sealed in (None, rows_of(home, CALL_ARGS))
         logs = b"".join(program.log.read_bytes() for program in self.programs.values())
         assert KEY.encode() not in logs
         assert OPERATOR_TOKEN.encode() not in logs
@@ -154,7 +171,18 @@ async def test_a_device_receives_the_arguments_as_the_agent_gave_them_until_the_
             assert asked["type"] == "approval_required", asked
             assert KEY not in json.dumps(asked)
             assert OPERATOR_TOKEN not in json.dumps(asked)
+            assert asked["args"]["note"] == f"use [hidden: {len(KEY)} characters] or {NAMED}"
+            assert (asked["hidden"], asked["args"]["form"]) == (len(KEY), FORM)
+            later = await run.connect(session_id=client.session_id)
+            same = (await later.hear_until("approval_required"))[-1]
+            assert (same["args"], same["args_summary"]) == (asked["args"], asked["args_summary"])
+            assert "redacted_args" not in asked
+            run.check_disks(sealed=None)
             ids = {"run_id": asked["run_id"], "approval_id": asked["approval_id"]}
+            await client.say("approval_decision", **ids, decision="approve")
+            error = (await client.hear_until("error"))[-1]
+            assert error["detail"]["reason"] == "hidden_arguments"
+            assert KEY in await run.reveal(asked["approval_id"])
             await client.say("approval_decision", **ids, decision="approve")
             heard = await client.hear_until("tool_request", "error", "done")
         request = heard[-1]

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.e2e.harness import Client
+from tests.e2e.harness import ANY_PORT, CREDENTIALS, Client
 from tests.e2e.ways import eventually
 from toolgate import settings as table
 from toolgate.bootstrap.roles import start_ingress, start_orchestrator
@@ -69,7 +69,7 @@ async def foreign(answer: Answer) -> AsyncIterator[Foreign]:
 
 @contextlib.asynccontextmanager
 async def ingress_at(url: str, home: Path, **settings: str) -> AsyncIterator[dict[str, str]]:
-    given = {"WS_PORT": "0", "HTTP_PORT": "0", "LOG_LEVEL": "error", "ORCHESTRATOR_URL": url}
+    given = {**ANY_PORT, "INTERNAL_TOKEN": "", "LOG_LEVEL": "error", "ORCHESTRATOR_URL": url}
     loaded = table.load({**given, "TOOLGATE_HOME": str(home), **settings}, environment={})
     installation = await start_ingress(loaded)
     try:
@@ -626,11 +626,11 @@ async def test_our_own_orchestrator_is_taken_up_again_where_its_stream_broke_off
     tmp_path: Path,
 ) -> None:
     """The orchestrator is restarted in mid-stream, on the same port and home."""
-    given = {"LOG_LEVEL": "error", "TOOLGATE_HOME": str(tmp_path / "orchestrator")}
-    loaded = table.load({**given, "ORCHESTRATOR_PORT": "0"}, environment={})
+    given = {**ANY_PORT, "LOG_LEVEL": "error", "TOOLGATE_HOME": str(tmp_path / "orchestrator")}
+    loaded = table.load(given, environment={})
     first = await start_orchestrator(loaded)
     url = first.urls["orchestrator"]
-    async with ingress_at(url, tmp_path / "ingress") as urls:
+    async with ingress_at(url, tmp_path / "ingress", **CREDENTIALS) as urls:
         client = await Client.connect(urls["ingress_ws"])
         text = "0123456789" * 1500
         await client.invoke(text)

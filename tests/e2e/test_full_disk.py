@@ -2,9 +2,11 @@
 
 import itertools
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.e2e.ways import TOGETHER, Running, eventually, installed
@@ -30,6 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
+OPERATOR = "token-of-the-operator"
 numbers = itertools.count()
 
 
@@ -52,11 +55,41 @@ async def conditions(running: Running) -> list[tuple[int, bool]]:
     return found
 
 
+async def device(
+    running: Running, http: aiohttp.ClientSession
+) -> Callable[[], Awaitable[tuple[int, Any]]]:
+    """Pair a device with the gateway; returns a function that sends a command of its."""
+    url = running.installations[0].urls["gateway"]
+    known = {"X-Device-Id": "d"}
+    async with http.get(f"{url}/status", headers=known):
+        pass
+    bearer = {"Authorization": f"Bearer {OPERATOR}"}
+    async with http.post(
+        f"{url}/pairing/approve", json={"deviceId": "d"}, headers=bearer
+    ) as approved:
+        known["X-Device-Token"] = approved.headers["X-Device-Token"]
+
+    async def command() -> tuple[int, Any]:
+        key = {**known, "Idempotency-Key": f"k{next(numbers)}"}
+        body = {"payload": {"name": "echo", "args": {"text": "x" * 50_000}}}
+        async with http.post(f"{url}/command/tool", json=body, headers=key) as answer:
+            return answer.status, await answer.json()
+
+    return command
+
+
+@pytest.mark.requirement("002/codes/unavailable")
 async def test_a_full_disk_shows_in_health_and_ready_and_passes(
     disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async with installed(TOGETHER, disk / "home", LOG_LEVEL="warning") as running:
+    given = {"LOG_LEVEL": "warning", "OPERATOR_TOKEN": OPERATOR}
+    async with (
+        installed(TOGETHER, disk / "home", **given) as running,
+        aiohttp.ClientSession() as http,
+    ):
         assert await conditions(running) == [(200, False)] * 2
+        command = await device(running, http)
+        assert (await command())[0] == 200
         client = await running.connect()
         fill(disk / "filler")
 
@@ -71,8 +104,16 @@ async def test_a_full_disk_shows_in_health_and_ready_and_passes(
         while heard[-1].get("request_id") != "refused":
             heard.append(await client.hear())
         assert heard[-1]["code"] == "orchestrator_error"
+        status, refused = await command()
+        assert (status, refused["error"]["code"]) == (503, "ERR_UNAVAILABLE")
+        assert refused["data"] == {"outcome": "not_started"}
         assert await conditions(running) == [(503, True)] * 2
         (disk / "filler").unlink()
+
+        async def works() -> bool:
+            return (await command())[0] == 200
+
+        await eventually(works)
         other = await running.connect(user="other")
         await other.invoke("still here", request_id="after")
         assert (await other.hear_until("done", "error"))[-1]["type"] == "done"

@@ -79,7 +79,7 @@ async def test_a_client_that_never_says_hello_is_closed(tmp_path: Path) -> None:
     async with installed(TOGETHER, tmp_path) as running:
         ingress = running.ingress()
         ingress.options = type(ingress.options)(
-            api_key=API_KEY, max_message_bytes=1024, write_wait_ms=1000, hello_wait_ms=100
+            max_message_bytes=1024, write_wait_ms=1000, hello_wait_ms=100
         )
         socket = await websockets.connect(running.ws)
         await asyncio.wait_for(socket.wait_closed(), PATIENCE)

@@ -12,7 +12,7 @@ import pytest_asyncio
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.e2e.harness import PATIENCE, Program, running
+from tests.e2e.harness import PATIENCE, Program, bearer_of, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -60,7 +60,7 @@ async def test_every_door_of_mcp_needs_a_token_and_an_origin_of_ours(
     program: Program, method: str, path: str
 ) -> None:
     url = program.urls["mcp"] + path
-    right = operator(program)
+    right = await bearer_of(program)
     async with aiohttp.ClientSession(headers=JSON) as http:
 
         async def status(headers: dict[str, str]) -> int:
@@ -81,7 +81,7 @@ async def test_every_door_of_mcp_needs_a_token_and_an_origin_of_ours(
 
 async def test_a_stock_client_lists_the_seven_tools_through_the_gateway(program: Program) -> None:
     async with (
-        httpx2.AsyncClient(headers=operator(program)) as http,
+        httpx2.AsyncClient(headers=await bearer_of(program)) as http,
         streamable_http_client(program.urls["mcp"], http_client=http) as streams,
         ClientSession(streams[0], streams[1]) as session,
     ):
@@ -91,7 +91,7 @@ async def test_a_stock_client_lists_the_seven_tools_through_the_gateway(program:
 
 
 async def test_mcp_may_be_called_by_every_name_of_the_gateway(program: Program) -> None:
-    async with aiohttp.ClientSession(headers={**JSON, **operator(program)}) as http:
+    async with aiohttp.ClientSession(headers={**JSON, **await bearer_of(program)}) as http:
         for host in ("gate.example", "gate.example:8787", "10.1.2.3:8787"):
             own = {"Host": host, "Origin": f"http://{host}"}
             async with http.post(program.urls["mcp"], json=INITIALIZE, headers=own) as answer:
@@ -105,7 +105,7 @@ async def test_a_session_is_its_openers_alone(program: Program) -> None:
         async with http.post(url, json=INITIALIZE, headers=ada) as answer:
             session = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
         ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-        for caller, status in ((ada, 200), (bob, 404), (operator(program), 404), (ada, 200)):
+        for caller, status in ((ada, 200), (bob, 404), (await bearer_of(program), 404), (ada, 200)):
             async with http.post(url, json=ping, headers={**caller, **session}) as answer:
                 assert answer.status == status
         async with http.get(f"{url}/sse", headers=ada) as stream:
@@ -220,16 +220,21 @@ async def test_a_tool_that_reads_is_limited_like_any_other(program: Program) -> 
 
 
 @pytest.mark.requirement("004/gate/own-runs")
-async def test_a_device_sees_its_own_tasks_and_the_operator_all(program: Program) -> None:
+async def test_a_device_and_a_named_token_see_their_own_tasks_alone(program: Program) -> None:
     async with aiohttp.ClientSession() as http:
         gil, hal = await paired(http, program, "gil"), await paired(http, program, "hal")
-    begun = await called(program, gil, "run_task_template", **TASK, options={"mode": "async"})
-    run_id = begun["runId"]
-    for caller, seen in ((gil, True), (hal, False), (operator(program), True)):
-        listed = await called(program, caller, "list_task_runs")
-        assert (run_id in {run["runId"] for run in listed["runs"]}) is seen
-        shown = await called(program, caller, "get_task_run", runId=run_id)
-        assert shown.get("errorCode") == (None if seen else "RUN_NOT_FOUND")
+    one, other = await bearer_of(program, "one"), await bearer_of(program, "other")
+    callers = (gil, hal, one, other, await bearer_of(program, "third", kind="user"))
+    run_id = ""
+    for owner in (one, gil):
+        begun = await called(program, owner, "run_task_template", **TASK, options={"mode": "async"})
+        run_id = begun["runId"]
+        for caller in callers:
+            seen = caller is owner
+            listed = await called(program, caller, "list_task_runs")
+            assert (run_id in {run["runId"] for run in listed["runs"]}) is seen
+            shown = await called(program, caller, "get_task_run", runId=run_id)
+            assert shown.get("errorCode") == (None if seen else "RUN_NOT_FOUND")
     refused = await called(program, hal, "cancel_task_run", runId=run_id)
     assert refused["errorCode"] == "RUN_NOT_FOUND"
     await called(program, gil, "cancel_task_run", runId=run_id)

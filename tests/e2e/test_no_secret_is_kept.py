@@ -13,8 +13,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.e2e.harness import Client, running
+from tests.e2e.harness import INTERNAL, Client, Program, running
 from toolgate.runs.originals import CALL_ARGS
+from toolgate.tools.approval_records import ASKED_ARGS
 
 KEY = "sk-proj-a8Kd02mXq71LzR5vWc93TnYb64HsJu"
 GITHUB = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
@@ -69,7 +70,8 @@ async def test_secrets_in_the_context_of_an_invocation_do_not_reach_the_disk(
             "message": {"role": "user", "content": "hello"},
             "context": {"page": f"https://x.example/?key={KEY}", "password": GITHUB, "tab": "seen"},
         }
-        async with http.post(f"{program.urls['orchestrator']}/internal/invoke", json=asked) as told:
+        url = f"{program.urls['orchestrator']}/internal/invoke"
+        async with http.post(url, json=asked, headers=INTERNAL) as told:
             assert told.status == 200, await told.text()
         await program.stop()
     written = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
@@ -94,11 +96,14 @@ async def test_tokens_that_must_be_sent_as_they_are_lie_sealed(tmp_path: Path) -
         assert put.status == 200, await put.text()
         assert tokens[0] not in await put.text()
         agent = {"agent_id": "far", "endpoint": "http://127.0.0.1:9", "auth_token": tokens[1]}
-        posted = await http.post(f"{program.urls['orchestrator']}/internal/agents", json=agent)
+        posted = await http.post(
+            f"{program.urls['orchestrator']}/internal/agents", json=agent, headers=INTERNAL
+        )
         assert posted.status == 201, await posted.text()
         await program.stop()
         await program.start()
-        listed = await (await http.get(f"{program.urls['orchestrator']}/internal/agents")).text()
+        url = f"{program.urls['orchestrator']}/internal/agents"
+        listed = await (await http.get(url, headers=INTERNAL)).text()
         assert '"far"' in listed
         assert tokens[1] not in listed
         await program.stop()
@@ -200,15 +205,26 @@ async def test_secrets_in_the_arguments_of_an_agents_call_are_sealed_while_it_wa
                 await client.say("cancel_run", **ids)
             else:
                 ids["approval_id"] = asked["approval_id"]
+                assert KEY in await revealed(program, home, asked["approval_id"])
+                assert files_with_a_secret(home) == []
                 await client.say("approval_decision", decision=decision, **ids)
             await client.hear_until("done", "error")
             await program.stop()
     assert files_with_a_secret(home) == []
-    assert rows_of(home, CALL_ARGS) == 0
+    assert rows_of(home, CALL_ARGS) == rows_of(home, ASKED_ARGS) == 0
     received = json.dumps(model.asked)
     assert KEY not in received
     assert API_KEY not in received, "the agent sees its own arguments redacted"
     assert (digest in received) is (decision == "approve"), "the tool receives the original"
+
+
+async def revealed(program: Program, home: Path, approval_id: str) -> str:
+    """What the operator sees who reveals the hidden characters of a call."""
+    headers = {"Authorization": f"Bearer {(home / 'operator.token').read_text()}"}
+    url = f"{program.urls['gateway']}/approvals/{approval_id}/reveal"
+    async with aiohttp.ClientSession(headers=headers) as http, http.post(url, json={}) as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.text()
 
 
 def rows_of(home: Path, collection: str) -> int:

@@ -17,6 +17,7 @@ from tests.e2e.harness import PATIENCE, Program, environment, running
 from toolgate.cli.main import main
 
 ROOT: Final = Path(__file__).parents[2]
+MADE: Final = {"API_KEY": "", "INTERNAL_TOKEN": ""}  # and so kept in the home
 READMES: Final = ("README.md", "README.zh-CN.md")
 PAGES: Final = (
     *READMES,
@@ -27,14 +28,15 @@ PAGES: Final = (
 EXPECTED: Final = {  # what its answer must hold, by how a line begins
     "toolgate chat": "42",
     "python examples/": "Hello, brave new world",
-    "curl -s http://127.0.0.1:8081": "script",
+    "internal.token": "script",
     "operator.token /runs": '"items"',
     "executor.token": '"exit_code":0',
-    "operator.token /mcp": "toolgate-browser",
+    "token make /mcp": "toolgate-browser",
     "toolgate console": "#code=",
     "toolgate evidence": "verified",
     "toolgate policy": "ask",
     "toolgate doctor": "python",
+    "toolgate testkit": "0 no",
 }
 
 
@@ -53,7 +55,7 @@ def expected(line: str) -> str:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Program]:
     home = tmp_path_factory.mktemp("readme") / ".toolgate"
-    async with running(home) as started:
+    async with running(home, **MADE) as started:
         yield started
 
 
@@ -73,7 +75,7 @@ async def run(line: str, program: Program) -> tuple[int | None, str]:
         "-c",
         line.replace("examples/", f"{shlex.quote(str(ROOT))}/examples/"),
         cwd=program.home.parent,
-        env={**environment(ports), "PATH": here},
+        env={**environment({**ports, **MADE}), "PATH": here},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         stdin=asyncio.subprocess.DEVNULL,
@@ -135,7 +137,8 @@ def test_examples_are_short(name: str) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_an_mcp_client_lists_and_calls_the_tools(program: Program) -> None:
     line = (
-        'python examples/mcp_client.py http://127.0.0.1:8787/mcp "$(cat .toolgate/operator.token)"'
+        "python examples/mcp_client.py http://127.0.0.1:8787/mcp"
+        ' "$(toolgate token make me --kind agent --tools write --mcp)"'
     )
     code, output = await run(line, program)
     assert code == 0, output
@@ -151,6 +154,7 @@ async def test_an_agent_of_ones_own_is_talked_to(program: Program) -> None:
         program.urls["orchestrator"],
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
+        cwd=program.home.parent,
     )
     assert agent.stdout is not None
     try:

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import datetime
 import json
+import shutil
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from tests.e2e.forked import fork
 from tests.e2e.harness import ANY_PORT, PATIENCE, Client, Program, environment, running
 from tests.support.engines import need
+from tests.support.runner import FakeRunner, whole
 
 RUNNER_TOKEN = "token-of-the-runner"
 OPERATOR = "token-of-the-operator"
@@ -28,8 +31,8 @@ rules:
 
 
 @contextlib.asynccontextmanager
-async def runner(*words: str, home: Path) -> AsyncIterator[str]:
-    settings = {**ANY_PORT, "RUNNER_AUTH_TOKEN": RUNNER_TOKEN, "TOOLGATE_HOME": str(home)}
+async def runner(*words: str, home: Path, **given: str) -> AsyncIterator[str]:
+    settings = {**ANY_PORT, "RUNNER_AUTH_TOKEN": RUNNER_TOKEN, "TOOLGATE_HOME": str(home), **given}
     process = await fork(
         "runner", *words, env=environment(settings), stdout=asyncio.subprocess.PIPE
     )
@@ -126,29 +129,35 @@ async def _page_through(operator: Operator, began: datetime.datetime) -> None:
     assert "nextCursor" not in unknown
 
 
-@pytest.mark.requirement("000/failure/policy-by-gateway-only")
 @pytest.mark.requirement("000/targets/policy-before-traffic")
 async def test_a_call_that_the_policy_denies_never_reaches_the_runner(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY.replace("allow: bash.exec", "deny: bash.exec"))
-    reached = asyncio.Event()
-
-    def note(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reached.set()
-        writer.close()
-
-    server = await asyncio.start_server(note, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
     async with (
+        FakeRunner(whole({"ok": True, "output": "real-42"})) as trap,
         running(tmp_path / "home", OPERATOR_TOKEN=OPERATOR, POLICY_FILE=str(policy)) as program,
         aiohttp.ClientSession() as http,
     ):
         operator = Operator(program, http)
         target = {"tenantId": "t_default", "kind": "docker-runner", "isDefault": True}
-        target["endpoint"] = f"http://127.0.0.1:{port}/execute"
+        target["endpoint"] = trap.url
         await operator.ask("PUT", "/execution-targets/target_trap", json=target)
         for said in await three_runs(program):
             assert "real-42" not in said
-    server.close()
-    await server.wait_closed()
-    assert not reached.is_set()
+        assert [each.target for each in trap.asked] == ["/health"]  # when the target was set
+
+
+@pytest.mark.requirement("000/e2e/script")
+async def test_npm_runs_this_check_by_the_name_that_the_seed_gives_it() -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    process = await asyncio.create_subprocess_exec(
+        npm, "run", "--silent", "test:p2:e2e", "--", "--collect-only", "-q",
+        cwd=Path(__file__).parents[2],
+        env={**environment({}), "PYTHON": sys.executable},
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    said, _ = await asyncio.wait_for(process.communicate(), 3 * PATIENCE)
+    assert process.returncode == 0, said
+    assert b"test_runs_reach_the_runner_and_the_audit_log_can_be_paged[mock]" in said

@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from tests.e2e.harness import ANY_PORT, Client, hang_up
+from tests.e2e.harness import ANY_PORT, INTERNAL, Client, hang_up
 from toolgate import settings as table
 from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything, start_ingress, start_orchestrator
@@ -177,7 +177,7 @@ class Door:
         return await self.ask("POST", "/tool/run", body, who=self.executor)
 
     async def run(self, run_id: str) -> Any:
-        return await self.ask("GET", f"/internal/runs/{run_id}", who={}, at="orchestrator")
+        return await self.ask("GET", f"/internal/runs/{run_id}", who=INTERNAL, at="orchestrator")
 
 
 @contextlib.asynccontextmanager
@@ -328,7 +328,7 @@ async def test_who_and_what_was_let_in_still_is(door: Door) -> None:
     capabilities = {one["capabilityId"]: one for one in listed["data"]["items"]}
     assert capabilities["echo"]["rateLimit"]["limit"] == 1
     assert "mcp.web" in capabilities
-    agents = (await door.ask("GET", "/internal/agents", who={}, at="orchestrator"))["agents"]
+    agents = (await door.ask("GET", "/internal/agents", who=INTERNAL, at="orchestrator"))["agents"]
     assert next(one for one in agents if one["agent_id"] == "away")["has_auth_token"] is True
 
 
@@ -395,7 +395,7 @@ async def test_the_roles_alone_take_up_their_runs(
         ingress = await start_ingress(
             settings_of(homes / "ingress", ORCHESTRATOR_URL=url, ON_DISCONNECT="keep")
         )
-        async with stopping(ingress), aiohttp.ClientSession() as http:
+        async with stopping(ingress), aiohttp.ClientSession(headers=INTERNAL) as http:
 
             async def status(name: str) -> str:
                 async with http.get(f"{url}/internal/runs/{facts['runs'][name]}") as answer:

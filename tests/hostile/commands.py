@@ -181,6 +181,38 @@ for _name, _set in _STATE.items():
         )
     )
 
+# The word is allowed, the program by that name is another one.
+_FAKE = (
+    _BIN + "cp bin/ls ls; mkdir -p usr/bin; cp bin/ls usr/bin/ls; ln -s /workspace/bin/ls /tmp/ls"
+)
+ATTACKS += [
+    Attack("state of the session", f"{tool} {program}", {"command": program} | ({"params": []} if tool == "exec" else {}),
+           tool=tool, setup=_FAKE, shipped=shipped)
+    for tool in ("shell", "exec")
+    for shipped in (True, False)
+    for program in (
+        "./ls", "bin/ls", "/workspace/bin/ls", "../workspace/bin/ls", "usr/bin/ls", "/tmp/ls",
+        "/usr/bin/../../workspace/bin/ls", "/bin/../workspace/ls", "//workspace/bin/ls", "~/bin/ls", "*/ls",
+    )
+    if shipped or tool == "shell"
+]  # fmt: skip
+ATTACKS += [
+    Attack("code by configuration", f"spelt {command}", {"command": command}, setup=_COMMIT + _CONFIGURED["filter-clean"])
+    for command in (
+        "/usr/bin/git status", "/bin/git status", "\\git status", "'git' status", "g''it status", "command git status",
+        "builtin command git status", "exec git status", "env git status", "timeout 5 git status", "nice git status",
+        "unset -f git; git status", "ls; git status", "git status | cat", "cd . && git status", "(git status)",
+        "git status; git() { :; }", "ls\ngit status", "true & git status",
+    )
+]  # fmt: skip
+# The directory lasts between commands; a person approved to enter it, and not what is read there.
+ATTACKS += [
+    Attack("secrets in files", f"in {place}: {command}", {"command": command}, shipped=True,
+           setup=f"export TOKEN={SECRET}; cd {place}")
+    for place in ("/proc/self", "/proc/1", "/proc", "/proc/self/task", "/proc/self/fd", "/dev/fd")
+    for command in ("cat environ", "cat self/environ", "cat ../environ", "cat 1/environ", "head -c 9999 cmdline", "cat *")
+]  # fmt: skip
+
 # Quoted words that bash evaluates, under a policy that allows the words.
 _WORD = f"a[$({RUN})]"
 _EVALUATED = (

@@ -1,13 +1,15 @@
 """Commands under a policy that allows reading: none runs code, none reads a secret."""
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 
 import pytest
 
 from tests.hostile.commands import ATTACKS, MARK, SECRET, Attack
 from tests.support.batteries import chosen
-from tests.support.engines import need
+from tests.support.engines import sandbox_of
 from tests.support.web import FakeWeb
+from tests.tools.engines.test_transfers import behind_http
 from toolgate.core.enums import Level
 from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import Caller, ToolRequest
@@ -18,13 +20,14 @@ from toolgate.policy.model import Effect, Policy
 from toolgate.policy.policies import Policies
 from toolgate.policy.shell import WRAPPERS
 from toolgate.policy.shell_parser import TreeSitterShellParser
-from toolgate.sandbox.bwrap import BwrapSandbox
 from toolgate.sandbox.sandbox import Command, Session
 from toolgate.sandbox.sessions import Sessions
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
+from toolgate.tools.engine import Engine
 from toolgate.tools.engines.builtin.engine import BuiltInEngine
 from toolgate.tools.engines.path_rules import PathRules
+from toolgate.tools.engines.sandbox import SandboxEngine
 
 PARSE = TreeSitterShellParser()
 WORDS = [
@@ -98,28 +101,20 @@ TRUSTING = compile_policy(
 
 
 class Door:
-    """The policy, the engines behind the gate and a sandbox."""
+    """The policy, the engines behind the gate and a sandbox: of this machine, or of a runner."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, target: Engine | None = None) -> None:
         self.sessions = sessions
-        built_in = BuiltInEngine(
-            journal=MemoryJournal(clock=FakeClock(), bus=LocalBus()),
-            web=FakeWeb({}),
-            session=sessions.open_for,
-            isolation=sessions.isolation,
-            permits=lambda _request, _url: True,
-            version="1",
-        )
+        self.target = target or sandbox_engine(sessions)
         self.engines = {
-            policy: PathRules(built_in, policies_of(policy)) for policy in (SHIPPED, TRUSTING)
+            policy: PathRules(self.target, policies_of(policy)) for policy in (SHIPPED, TRUSTING)
         }
 
     async def gets_past(self, attack: Attack, *, approved: bool = False) -> str:
         """The way in which an attack got past; empty: it was held. `approved`: no rule decided it."""
         policy = SHIPPED if attack.shipped else TRUSTING
-        request = ToolRequest(
-            "r", attack.tool, attack.args, Caller(role="agent", session=f"{attack}")
-        )
+        caller = Caller("t_1", "w_1", role="agent", session=f"{attack.kind} {attack.name}")
+        request = ToolRequest("r", attack.tool, attack.args, caller)
         decision = policies_of(policy).decide(request, level=Level.WRITE)
         if decision.effect is not Effect.ALLOW and not approved:
             return ""
@@ -130,7 +125,8 @@ class Door:
                 done = await session.exec(Command(attack.args["command"]))
                 said = done.stdout.decode("utf-8", "replace")
             else:
-                output = await self.engines[policy].run(request)
+                clean = request._replace(clean=decision.clean)  # as the gate runs it
+                output = await self.engines[policy].run(clean)
                 said = output.stdout + output.stderr
             ran = (await session.exec(Command(argv=("/bin/ls", MARK)))).exit_code == 0
         finally:
@@ -138,6 +134,21 @@ class Door:
         if ran:
             return "ran code"
         return "read a secret" if SECRET in said else ""
+
+
+def sandbox_engine(sessions: Sessions) -> SandboxEngine:
+    built_in = BuiltInEngine(
+        journal=MemoryJournal(clock=FakeClock(), bus=LocalBus()),
+        web=FakeWeb({}),
+        session=sessions.open_for,
+        isolation=sessions.isolation,
+        permits=lambda _request, _url: True,
+        version="1",
+    )
+    others = dict.fromkeys(
+        ("shell", "exec"), lambda request, update: built_in.run(request, update=update)
+    )
+    return SandboxEngine(sessions, others=others)
 
 
 def policies_of(policy: Policy) -> Policies:
@@ -151,29 +162,46 @@ async def prepare(session: Session, attack: Attack) -> None:
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[Door]:
-    need("bwrap")
-    sandbox = BwrapSandbox()
-    sessions = Sessions(sandbox, clock=SystemClock())
-    yield Door(sessions)
-    await sessions.close()
+async def door(request: pytest.FixtureRequest) -> AsyncIterator[Door]:
+    where = getattr(request, "param", "bwrap")
+    async with AsyncExitStack() as stack:
+        backend = "docker" if where == "docker" else "bwrap"
+        sandbox = await stack.enter_async_context(sandbox_of(backend, request))
+        sessions = Sessions(sandbox, clock=SystemClock())
+        stack.push_async_callback(sessions.close)
+        await sessions.start()
+        assert sessions.can_be_clean
+        target: Engine | None = None
+        if where == "runner":
+            target = await stack.enter_async_context(behind_http(SandboxEngine(sessions)))
+        yield Door(sessions, target)
 
 
 KINDS = list(dict.fromkeys(attack.kind for attack in ATTACKS))
-SHORT = 12  # of each kind in `make test`
+SHORT = {"bwrap": 12, "docker": 3, "runner": 6}  # of each kind in `make test`
+IN_CONTAINERS = {"code by configuration", "state of the session", "secrets in files"}
+BATTERIES = [
+    *((kind, where) for kind in KINDS for where in ("bwrap", "runner")),
+    *((kind, "docker") for kind in KINDS if kind in IN_CONTAINERS),
+]
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.timeout(1200)
+@pytest.mark.requirement("000/commands/clean")
+@pytest.mark.parametrize(("kind", "door"), BATTERIES, indirect=["door"])
 async def test_no_command_gets_past(
-    door: Door, kind: str, record_property: Callable[[str, object], None]
+    door: Door,
+    kind: str,
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
 ) -> None:
+    where = request.node.callspec.params["door"]
     battery = [attack for attack in ATTACKS if attack.kind == kind]
-    step = max(1, len(battery) // SHORT)
+    step = max(1, len(battery) // SHORT[where])
     tried = chosen(battery, battery[::step])
     past = {attack.name: way for attack in tried if (way := await door.gets_past(attack))}
     record_property("rounds", len(tried))
-    record_property("class", [kind, len(tried), len(tried) - len(past)])
+    record_property("class", [f"{kind} ({where})", len(tried), len(tried) - len(past)])
     assert past == {}
 
 
@@ -189,6 +217,7 @@ SEEN = {
     "home git status",
     "environment git status",
     "embedded bare repository git status",
+    "spelt g''it status",
     "path ls",
     "path-relative ls",
     "test -v 'a[$(touch /tmp/PWNED)]'",

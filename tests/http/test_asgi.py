@@ -114,6 +114,24 @@ async def test_a_head_without_end_is_refused_and_does_not_fill_the_memory(
         assert sent < 10 * asgi.HEAD_LIMIT
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+async def test_a_head_has_at_most_the_documented_bytes_however_it_comes(pieces: int) -> None:
+    start, end = b"GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\nx-more: ", b"\r\n\r\n"
+    for size, status in (
+        (asgi.HEAD_LIMIT, b"200"),
+        (asgi.HEAD_LIMIT + 1, b"431"),
+        (3 * asgi.HEAD_LIMIT, b"431"),
+    ):
+        head = start + b"a" * (size - len(start) - len(end)) + end
+        step = len(head) // pieces + 1
+        async with listening(length_of_the_body) as (reader, writer):
+            for at in range(0, len(head), step):
+                writer.write(head[at : at + step])
+                await writer.drain()
+                await asyncio.sleep(0)
+            assert (await reader.read()).startswith(b"HTTP/1.1 " + status), (size, pieces)
+
+
 @pytest.mark.parametrize("size", [asgi.HEAD_LIMIT + 1, 5 * asgi.HEAD_LIMIT])
 async def test_a_large_body_is_no_large_head(size: int) -> None:
     """Also where the next request comes with it."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from toolgate.core.enums import Level
+from toolgate.core.globs import Glob
 from toolgate.core.tools import Caller, JsonValue, ToolRequest
 from toolgate.policy.compile import (
     compile_policy,
@@ -13,6 +14,7 @@ from toolgate.policy.compile import (
 )
 from toolgate.policy.decide import decide, decide_by_ref, may_pass
 from toolgate.policy.explain import explain
+from toolgate.policy.inputs import COMMAND_TOOLS
 from toolgate.policy.model import Decision, Effect, Policy
 from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.policy.simulate import RecordedCall, simulate
@@ -781,7 +783,8 @@ def test_a_rule_that_looks_at_where_a_command_runs_makes_its_tools_go_by_that(
     rules = policy({effect_of_it.value: ["*.exec", "exec"], **condition})
     assert rules.candidates("bash.exec").by_cwd
     assert rules.candidates("exec").by_cwd
-    assert not rules.candidates("shell").by_cwd
+    others = effect_of_it is not Effect.ALLOW  # a deny or an ask is about every name of the tool
+    assert rules.candidates("shell").by_cwd is others
     assert not rules.candidates("exec").by_path
 
 
@@ -795,3 +798,41 @@ def test_a_rule_about_anything_else_does_not() -> None:
     )
     assert not rules.candidates("file.read").by_path
     assert not rules.candidates("exec").by_cwd
+
+
+COMMAND_ARGS: Mapping[str, Mapping[str, JsonValue]] = {
+    "shell": {"command": "ls"},
+    "bash.exec": {"cmd": "ls"},
+    "exec": {"command": "ls"},
+    "system.exec": {"command": "ls"},
+}
+
+
+@pytest.mark.requirement("000/commands/deny-covers-names", "000/commands/allow-lists")
+def test_a_deny_or_an_ask_of_one_name_of_the_command_tool_is_of_all_and_an_allow_is_not() -> None:
+    assert COMMAND_ARGS.keys() == COMMAND_TOOLS
+    words: Any = {"match": {"command": ["ls"]}}
+    for named in (*COMMAND_ARGS, "bash.*", "s*"):
+        listed = {tool for tool in COMMAND_ARGS if Glob(named).matches(tool)}
+        for tool, args in COMMAND_ARGS.items():
+            allowed = decided(policy({"allow": named, **words}), tool, args)
+            assert (allowed.effect is Effect.ALLOW) is (tool in listed), (named, tool)
+            for effect in (Effect.DENY, Effect.ASK):
+                rules = policy({effect.value: named, **words}, {"allow": "*", "match": "any"})
+                assert decided(rules, tool, args).effect is effect, (named, tool)
+            rules = policy({"ask": named, "match": "otherwise"})
+            assert decided(rules, tool, args).effect is Effect.ASK, (named, tool)
+
+
+@pytest.mark.requirement("000/commands/clean")
+def test_no_rule_allows_a_command_by_its_words_where_it_cannot_run_clean() -> None:
+    by_words: Any = {"allow": "shell", "match": {"command": ["ls"]}}
+    asks: Any = {"ask": "shell", "match": "otherwise"}
+    call = ToolRequest("r", "shell", {"command": "ls"})
+    for rules, effect in (
+        (policy(by_words), Effect.DENY),
+        (policy(by_words, asks), Effect.ASK),
+        (policy(by_words, {"allow": "shell", "match": "any"}), Effect.ALLOW),
+    ):
+        decision = decide(rules, call, level=Level.WRITE, parse_shell=PARSE, can_be_clean=False)
+        assert (decision.effect, decision.clean) == (effect, False)

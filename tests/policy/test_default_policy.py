@@ -37,7 +37,7 @@ def effect(tool: str, args: dict[str, Any], level: Level = Level.WRITE) -> Effec
         ("http.fetch", {"url": "https://example.com/"}, Level.READ),
         ("web.fetch", {"url": "https://api.github.com/zen", "method": "GET"}, Level.READ),
         ("web.search", {"query": "gates"}, Level.READ),
-        ("browser.open", {"url": "https://news.example.net/"}, Level.READ),
+        ("browser.pdf_page", {"url": "https://news.example.net/"}, Level.READ),
         ("mcp.docs.search", {"q": "x"}, Level.READ),
     ],
 )
@@ -60,6 +60,11 @@ def test_reading_is_allowed(tool: str, args: dict[str, Any], level: Level) -> No
         ("payments.transfer", {"amount": 1}, Level.SIGN),
         ("mcp.playwright.click", {"selector": "#x"}, Level.WRITE),
         ("mcp.docs.search", {"q": "x"}, Level.SIGN),
+        ("browser.submit_and_verify", {"startUrl": "https://example.com/"}, Level.WRITE),
+        ("browser.submit_and_verify", {"startUrl": "https://example.com/"}, Level.READ),
+        ("browser.login_keep_session", {}, Level.WRITE),
+        ("browser.task", {"goal": "Order a pizza"}, Level.WRITE),
+        ("browser.run_task_template", {"templateId": "submit_and_verify"}, Level.WRITE),
     ],
 )
 def test_changes_ask(tool: str, args: dict[str, Any], level: Level) -> None:
@@ -80,7 +85,7 @@ def test_changes_ask(tool: str, args: dict[str, Any], level: Level) -> None:
         ("http.fetch", {"url": "https://evil.test/"}),
         ("http.fetch", {"url": "http://169.254.169.254/"}),
         ("web.fetch", {"url": "https://evil.test/", "method": "POST"}),
-        ("browser.open", {"url": "http://localhost/"}),
+        ("browser.pdf_page", {"url": "http://localhost/"}),
         ("nuclear.launch", {}),
     ],
 )

@@ -10,12 +10,16 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.e2e.harness import INTERNAL, INTERNAL_TOKEN
 from tests.support.ids import CountingIds
+from tests.support.people import by, keyed
 from tests.support.seal import PlainSeal
+from toolgate.access.devices import Identity
 from toolgate.contracts.orchestrator_v1 import RUN_EVENTS_PATH, SUBMIT_PATH
 from toolgate.core.enums import ApprovalStatus, CallStatus, Level, Outcome, RunStatus
 from toolgate.core.errors import Conflict, NotFound, Refused, Unavailable
 from toolgate.core.tools import JsonValue, Tool, ToolOutput, ToolRequest
+from toolgate.evidence.audit import AuditLog
 from toolgate.http import asgi
 from toolgate.journal import dispatcher as dispatching
 from toolgate.journal.dispatcher import Dispatcher
@@ -44,6 +48,7 @@ from toolgate.runs.originals import CALL_ARGS, Originals
 from toolgate.runs.retention import Retention
 from toolgate.runs.runs import CODE_LIMIT, OUTPUT_LIMIT, Limits, Runs
 from toolgate.runs.state import RunStarted
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.gate import FakeGate
@@ -112,13 +117,14 @@ class House:
         """As a process does: also a second time, on the same journal."""
         self.dispatcher = Dispatcher(self.journal, self.clock)
         tools = SessionTools(self.journal)
+        trail = AuditLog(self.journal, redactor=SecretPatterns().redactor())
         self.runs = Runs(
             journal=self.journal,
             dispatcher=self.dispatcher,
             gate=self.gate,
             clock=self.clock,
             new_id=self.new_id,
-            agents=Agents(self.journal, self.builtin, self._reach, PlainSeal()),
+            agents=Agents(self.journal, self.builtin, self._reach, PlainSeal(), trail),
             session_tools=tools,
             originals=Originals(self.journal, PlainSeal()),
             limits=Limits(tool_ms=60_000, agent_ms=300_000),
@@ -195,12 +201,18 @@ async def test_the_stream_of_a_run_that_waits_says_now_and_then_that_it_is_still
     run_id = await house.invoke("[[tool:pay {}]]")
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-    api = OrchestratorApi(house.runs, house.bus, house.clock, silence_s=0.01)
+    api = OrchestratorApi(
+        house.runs, house.bus, house.clock, keyed(internal=INTERNAL_TOKEN).internal, silence_s=0.01
+    )
     listener = asgi.Listener(api.app(), bound)
     await listener.start()
     url = f"http://127.0.0.1:{bound.getsockname()[1]}" + RUN_EVENTS_PATH.format(run_id=run_id)
     heard: list[bytes] = []
-    async with asyncio.timeout(10), aiohttp.ClientSession() as http, http.get(url) as stream:
+    async with (
+        asyncio.timeout(10),
+        aiohttp.ClientSession(headers=INTERNAL) as http,
+        http.get(url) as stream,
+    ):
         async for line in stream.content:
             heard.append(line)
             if heard.count(b": \n") == 3:
@@ -221,12 +233,18 @@ async def test_a_reader_of_what_a_power_cut_took_hears_of_the_runs_end(
     if ended:
         await house.runs.cancel(run_id, session_id="s", reason="enough")
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-    api = OrchestratorApi(house.runs, house.bus, house.clock, silence_s=0.01)
+    api = OrchestratorApi(
+        house.runs, house.bus, house.clock, keyed(internal=INTERNAL_TOKEN).internal, silence_s=0.01
+    )
     listener = asgi.Listener(api.app(), bound)
     await listener.start()
     path = RUN_EVENTS_PATH.format(run_id=run_id)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}?after=100"
-    async with asyncio.timeout(10), aiohttp.ClientSession() as http, http.get(url) as stream:
+    async with (
+        asyncio.timeout(10),
+        aiohttp.ClientSession(headers=INTERNAL) as http,
+        http.get(url) as stream,
+    ):
         heard = await stream.content.readline()
         await house.runs.cancel(run_id, session_id="s", reason="enough")
         heard += await stream.content.read()
@@ -296,12 +314,14 @@ async def test_nobody_from_outside_says_what_came_of_a_tool_that_runs_here(house
     await asyncio.wait_for(begun.wait(), 10)
     call_id = (await house.runs.state(run_id)).calls[0].call_id
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-    app = OrchestratorApi(house.runs, house.bus, house.clock).app()
+    app = OrchestratorApi(
+        house.runs, house.bus, house.clock, keyed(internal=INTERNAL_TOKEN).internal
+    ).app()
     listener = asgi.Listener(app, bound)
     await listener.start()
     path = SUBMIT_PATH.format(tool_call_id=call_id)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(headers=INTERNAL) as http:
         forged = {"status": "SUCCEEDED", "result": "forged"}
         assert (await http.post(url, json=forged)).status == 409
         may.set()
@@ -321,11 +341,16 @@ async def test_a_result_is_not_taken_while_a_person_is_asked_whether_the_tool_ma
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     call_id = (await house.runs.state(run_id)).calls[0].call_id
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-    listener = asgi.Listener(OrchestratorApi(house.runs, house.bus, house.clock).app(), bound)
+    listener = asgi.Listener(
+        OrchestratorApi(
+            house.runs, house.bus, house.clock, keyed(internal=INTERNAL_TOKEN).internal
+        ).app(),
+        bound,
+    )
     await listener.start()
     path = SUBMIT_PATH.format(tool_call_id=call_id)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(headers=INTERNAL) as http:
         answer = await http.post(url, json={"status": "SUCCEEDED", "result": "paid"})
         refusal = await answer.json()
     await listener.stop()
@@ -378,7 +403,7 @@ async def test_an_agents_arguments_are_stored_and_shown_without_secrets_and_run_
     call = (await house.runs.state(run_id)).calls[0]
     assert (call.args, call.sealed) == ({"key": "***", "page": 1}, True)
     assert await in_the_journal(house, b"SECRET") == [CALL_ARGS]
-    await house.gate.decide_approval(call.approval_id, approve=True, decided_by="p", reason="")
+    await house.gate.decide_approval(call.approval_id, approve=True, decided_by=by("p"), reason="")
     await house.until(run_id, RunStatus.DONE)
     assert [request.args for request in house.gate.ran] == [{"key": "SECRET", "page": 1}]
     assert (await house.runs.state(run_id)).turns[1].text == "{'key': '***', 'page': 1}"
@@ -423,7 +448,9 @@ async def test_the_sealed_arguments_of_a_call_that_is_never_run_go_with_its_end(
     approval_id = (await house.runs.state(run_id)).calls[0].approval_id
     match end:
         case "reject":
-            await house.gate.decide_approval(approval_id, approve=False, decided_by="p", reason="")
+            await house.gate.decide_approval(
+                approval_id, approve=False, decided_by=by("p"), reason=""
+            )
         case "expire":
             await house.gate.expire(approval_id)
         case _:
@@ -486,7 +513,7 @@ async def test_a_decision_wakes_its_run_once(
     approval_id = (await house.runs.state(run_id)).calls[0].approval_id
     monkeypatch.setattr(Dispatcher, "dispatch", counting)
     await house.runs.decide_approval(
-        approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+        approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by=by("u")
     )
     await house.when(it_ran)
     may_end.set()
@@ -524,7 +551,12 @@ async def test_a_call_that_cannot_be_decided_on_never_reaches_a_device(when: str
         await house.at_rest()
         call = (await house.runs.state(run_id)).calls[0]
         await house.runs.decide_approval(
-            call.approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+            call.approval_id,
+            session_id="s",
+            run_id=run_id,
+            approve=True,
+            reason="",
+            decided_by=by("u"),
         )
     await house.until(run_id, RunStatus.DONE, RunStatus.PAUSED_WAITING_TOOL)
     call = (await house.runs.state(run_id)).turns[0].calls[0]
@@ -654,12 +686,12 @@ async def test_a_decision_by_another_door_lets_the_run_go_on_even_after_a_restar
     state = await house.runs.state(run_id)
     assert state.status is RunStatus.PAUSED_WAITING_APPROVAL
     approval_id = state.calls[0].approval_id
-    assert (await house.gate.approval(approval_id)).status is ApprovalStatus.PENDING
+    assert (await house.gate.approval(approval_id)).approval.status is ApprovalStatus.PENDING
     if verdict == "expire":
         await house.gate.expire(approval_id)
     else:
         await house.gate.decide_approval(
-            approval_id, approve=verdict == "approve", decided_by="someone", reason=""
+            approval_id, approve=verdict == "approve", decided_by=by("someone"), reason=""
         )
     await house.until(run_id, RunStatus.DONE)
     text = "".join(m.get("text", "") for kind, m in await house.told(run_id) if kind == "delta")
@@ -668,7 +700,7 @@ async def test_a_decision_by_another_door_lets_the_run_go_on_even_after_a_restar
     }[verdict] in text  # fmt: skip
     with pytest.raises(Conflict, match="already"):
         await house.runs.decide_approval(
-            approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+            approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by=by("u")
         )
 
 
@@ -679,10 +711,12 @@ async def test_a_user_who_is_called_as_the_operator_is_does_not_decide_in_their_
     run_id = await house.invoke("[[tool:pay {}]]")
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     approval_id = (await house.runs.state(run_id)).calls[0].approval_id
-    named: list[str] = []
+    named: list[tuple[str, str]] = []
 
-    async def decide(_: FakeGate, approval_id: str, *, decided_by: str, **_word: object) -> str:
-        named.append(decided_by)
+    async def decide(
+        _: FakeGate, approval_id: str, *, decided_by: Identity, **_word: object
+    ) -> str:
+        named.append((decided_by.name, decided_by.principal))
         raise Refused("for the test")
 
     monkeypatch.setattr(FakeGate, "decide_approval", decide)
@@ -694,17 +728,26 @@ async def test_a_user_who_is_called_as_the_operator_is_does_not_decide_in_their_
                 run_id=run_id,
                 approve=True,
                 reason="",
-                decided_by="operator",
+                decided_by=keyed("k").client("operator", "k"),
             )
     else:
         bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-        listener = asgi.Listener(OrchestratorApi(house.runs, house.bus, house.clock).app(), bound)
+        listener = asgi.Listener(
+            OrchestratorApi(
+                house.runs, house.bus, house.clock, keyed(internal=INTERNAL_TOKEN).internal
+            ).app(),
+            bound,
+        )
         await listener.start()
         at = f"http://127.0.0.1:{bound.getsockname()[1]}/internal/approvals/{approval_id}/decide"
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(headers=INTERNAL) as http:
             await http.post(at, json={"decision": "approve", "decided_by": "operator"})
         await listener.stop()
-    assert named == ["user:operator"]
+    principal = {
+        "a session": "user operator (claimed)",
+        "another ingress": "ingress 127.0.0.1 for user operator",
+    }
+    assert named == [("user:operator", principal[door])]
 
 
 async def test_who_decides_for_a_run_that_was_cancelled_is_told_so(house: House) -> None:
@@ -714,7 +757,7 @@ async def test_who_decides_for_a_run_that_was_cancelled_is_told_so(house: House)
     await house.runs.cancel(run_id, session_id="s", reason="enough")
     with pytest.raises(Conflict, match="rejected already"):
         await house.runs.decide_approval(
-            approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+            approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by=by("u")
         )
     assert house.gate.abandoned == [(approval_id.removeprefix("apr_"), "enough")]
 
@@ -996,7 +1039,12 @@ async def test_retention_leaves_an_open_run_everything_it_needs(kept: House) -> 
     assert (state.members["state"], required.members["approval_id"]) == (
         "PAUSED_WAITING_APPROVAL", call.approval_id,
     )  # fmt: skip
-    ids = {"session_id": "s", "run_id": waiting, "reason": "", "decided_by": "me"}
+    ids: dict[str, Any] = {
+        "session_id": "s",
+        "run_id": waiting,
+        "reason": "",
+        "decided_by": by("me"),
+    }
     await kept.runs.decide_approval(call.approval_id, approve=True, **ids)
     await kept.until(waiting, RunStatus.DONE)
 
@@ -1178,7 +1226,7 @@ async def test_a_call_that_was_approved_does_not_wait_for_the_one_beside_it() ->
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     approval_id = (await house.runs.state(run_id)).calls[1].approval_id
     await house.runs.decide_approval(
-        approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+        approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by=by("u")
     )
 
     async def is_paid() -> bool:
@@ -1267,7 +1315,7 @@ async def test_a_run_that_met_a_full_disk_goes_on_once_there_is_room(
         state = await house.runs.state(run_id)
         approval = state.calls[0].approval_id
         await house.runs.decide_approval(
-            approval, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+            approval, session_id="s", run_id=run_id, approve=True, reason="", decided_by=by("u")
         )
     journal.is_full = True  # before anyone has worked on it
     await house.at_rest()

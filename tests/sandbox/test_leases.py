@@ -131,6 +131,54 @@ async def test_the_longest_unused_one_makes_room() -> None:
     assert not second.alive
 
 
+async def test_the_caller_with_the_most_sessions_loses_one_and_never_one_with_fewer() -> None:
+    leased = Leased(most=6)
+    victims = [await leased.sessions.open(key(f"v{n}"), owner="victim") for n in range(2)]
+    for n in range(66):
+        leased.clock.advance(1)
+        await leased.sessions.open(key(f"a{n}"), owner="attacker")
+    assert all(session.alive for session in victims)
+    assert len(leased.sessions) == 6
+    third = await leased.sessions.open(key("v3"), owner="victim")
+    assert third.alive
+    assert all(session.alive for session in victims), "the other one has more"
+
+
+async def test_one_caller_has_at_most_its_quota_open_at_once_also_while_others_have_none() -> None:
+    leased = Leased(most=6)
+    leased.sessions = Sessions(
+        leased.sandbox, clock=leased.clock, limits=LIMITS, most=6, most_of_one=3
+    )
+    await asyncio.gather(*(leased.sessions.open(key(f"a{n}"), owner="a") for n in range(9)))
+    assert len(leased.sessions) == 3
+    running = []
+    for session in [session for session in leased.sandbox.opened if session.alive]:
+        session.gate.clear()
+        running.append(asyncio.create_task(session.exec(Command("x"))))
+    await asyncio.sleep(0)
+    with pytest.raises(NotStarted):
+        await leased.sessions.open(key("one more"), owner="a")
+    assert (await leased.sessions.open(key("b"), owner="b")).alive
+    for task in running:
+        task.cancel()
+
+
+async def test_a_named_session_says_once_that_its_workspace_is_new_and_again_when_its_files_are_gone() -> (
+    None
+):
+    leased = Leased()
+
+    async def said(session: str) -> bool:
+        request = ToolRequest("r", "shell", {}, Caller("t", "w", session=session))
+        await leased.sessions.open_for(request)
+        return leased.sessions.is_new(request)
+
+    assert [await said("a"), await said("a"), await said("")] == [True, False, False]
+    leased.clock.advance(61_000)
+    await leased.sessions.sweep()
+    assert [await said("a"), await said("a")] == [True, False]
+
+
 async def test_where_all_are_busy_another_is_refused_and_nothing_is_taken_away() -> None:
     leased = Leased(most=1)
     session = await leased.sessions.open(key("a"))

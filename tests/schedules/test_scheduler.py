@@ -15,9 +15,7 @@ from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
 
-def tell(
-    kind: str, name: str, *, status: str, duration_ms: int | None, text: str = ""
-) -> Operation:
+def tell(kind: str, name: str, *, status: str, duration_ms: int, text: str = "") -> Operation:
     return Append("told", [NewEvent(f"{kind} {name} {status}", text.encode())])
 
 

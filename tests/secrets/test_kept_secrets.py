@@ -9,13 +9,16 @@ import pytest
 from toolgate.bootstrap.installation import token
 from toolgate.evidence.signer import keep_secret
 from toolgate.secrets.aesgcm_seal import AesGcmSeal
+from toolgate.secrets.own_tokens import TokenKind
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
 
 MAKERS: dict[str, Callable[[Path], object]] = {
     "keys/evidence.key": lambda home: keep_secret(home / "keys" / "evidence.key"),
     "seal.key": lambda home: AesGcmSeal.in_file(home / "seal.key"),
-    "executor.token": lambda home: token(Settings(home=home), "executor", SecretPatterns(())),
+    "executor.token": lambda home: token(
+        Settings(home=home), TokenKind.EXECUTOR, SecretPatterns(())
+    ),
 }
 
 

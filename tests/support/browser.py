@@ -12,7 +12,7 @@ class FakeSession:
         self.closes = 0
         self.is_alive = True
 
-    def tab(self, *, run_id: str) -> AbstractAsyncContextManager[Tab]:
+    def tab(self, *, run_id: str, submits: bool = False) -> AbstractAsyncContextManager[Tab]:
         raise NotImplementedError("there are no pages here")
 
     def reader(self, *, run_id: str) -> AbstractAsyncContextManager[Reader]:

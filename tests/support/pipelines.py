@@ -35,6 +35,8 @@ from toolgate.policy.model import ACTIVE_POLICY, Policy
 from toolgate.policy.policies import Policies
 from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.sandbox.sandbox import Session
+from toolgate.secrets.aesgcm_seal import AesGcmSeal
+from toolgate.secrets.approver_view import ApproverView
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.secrets.redaction import Redactor
 from toolgate.surfaces.executor.local import LocalExecutor
@@ -225,7 +227,7 @@ def _rig(
         level_of=lambda request: routing.level_of(request),
         read_row_version=lambda: rows.get(ACTIVE_POLICY, 0),
     )
-    registry = Registry(journal, clock, operator_token="o")
+    registry = Registry(journal, clock)
     limits = CapabilityLimits(
         clock,
         Capabilities(journal, clock, PlainSeal(), SilentAudit()),
@@ -243,7 +245,9 @@ def _rig(
     counted = replace(named_tools(counting, counting.tools()), place=counting.place)
     routing = Routing([counted, named_tools(built_in, built_in.tools())])
     audit = AuditLog(journal, redactor=redactor)
-    approvals = Approvals(journal, evidence, clock)
+    approvals = Approvals(
+        journal, evidence, clock, audit, AesGcmSeal(b"k" * 32), ApproverView(patterns)
+    )
     gate = Gate(
         policies=policies,
         routing=routing,

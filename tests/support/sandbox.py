@@ -80,6 +80,7 @@ class FakeSession:
 
 class FakeSandbox:
     isolation = "fake"
+    can_be_clean = True
 
     def __init__(self) -> None:
         self.opened: list[FakeSession] = []

@@ -37,6 +37,7 @@ NEEDS_SYSTEM: Final = (
     "tests/tools/engines/builtin/test_tools_in_a_sandbox.py",
     "tests/tools/engines/test_transfers.py",
     "tests/hostile/",
+    "tests/journal/postgres/",
     "tests/tools/upstream/test_npm_servers.py",
     "tests/tools/upstream/test_sandboxed.py",
     "tests/surfaces/gateway/test_installed.py",
@@ -95,14 +96,19 @@ LONG: Final = (
 SOAK: Final[dict[str, tuple[str, ...]]] = {
     "faults": (
         "tests/evidence/test_recovery.py",
+        "tests/journal/sqlite/test_failing_disk.py",
         "tests/journal/sqlite/test_full_disk.py",
         "tests/browser/playwright/test_browser_death.py",
         "tests/e2e/test_bad_starts.py",
+        "tests/e2e/test_full_disk.py",
         "tests/e2e/test_ingress_faults.py",
+        "tests/e2e/test_restores.py",
     ),
     "hostile": (
         "tests/web/test_guard.py",
         "tests/hostile/",
+        "tests/e2e/test_named_tokens.py",
+        "tests/secrets/test_no_secret_on_disk.py",
         "tests/surfaces/gateway/test_hostile.py",
         "tests/tasks/test_hostile_pages.py",
     ),

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from tests.support.runner import FakeRunner
+from tests.support.runner import FakeRunner, whole
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n"
 
@@ -32,6 +32,9 @@ class StreamingRunner(FakeRunner):
         self._lines.put_nowait(None)
 
     async def _stream(self, writer: asyncio.StreamWriter) -> None:
+        if self.asked[-1].method != "POST":  # it knows one path
+            await whole({"ok": False}, status=404)(writer)
+            return
         writer.write(HEAD)
         while (line := await self._lines.get()) is not None:
             writer.write(line)

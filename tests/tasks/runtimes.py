@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from tests.support.browser import FakeBrowser
+from tests.support.people import by
 from toolgate.bootstrap.gates import GateParts, open_gate_parts
 from toolgate.bootstrap.installation import Installation, open_core
 from toolgate.browser.browser import Browser
 from toolgate.core.clock import Clock
-from toolgate.core.enums import TrustLevel
+from toolgate.core.enums import Level, TrustLevel
 from toolgate.core.errors import Unavailable
 from toolgate.core.json_schema import schema_errors
 from toolgate.core.random_ids import RandomIds
@@ -61,7 +62,7 @@ class Gate:
             inputs=Inputs,
             output=None,
             run=self._run,
-            repeatable=repeatable,
+            level=Level.READ if repeatable else Level.WRITE,
         )
 
     def let(self, name: str) -> None:
@@ -184,7 +185,7 @@ class Gated:
 
     async def decide(self, approval_id: str, *, approve: bool) -> None:
         await self.gate.decide_approval(
-            approval_id, approve=approve, decided_by="operator", reason="a test"
+            approval_id, approve=approve, decided_by=by("operator"), reason="a test"
         )
 
     async def asked(self) -> list[str]:
@@ -207,7 +208,15 @@ async def a_gated_toolset(
     a stop."""
     home.mkdir(exist_ok=True)
     (home / "given.yaml").write_text(policy)
-    named = {"TOOLGATE_HOME": str(home), "POLICY_FILE": str(home / "given.yaml"), **given}
+    # Tests copy a home that runs: each copy has its own marks.
+    state = home.with_name(f"{home.name}.state")
+    policy_file = str(home / "given.yaml")
+    named = {
+        "TOOLGATE_HOME": str(home),
+        "STATE_DIR": str(state),
+        "POLICY_FILE": policy_file,
+        **given,
+    }
     settings = load(named, environment={})
     installation = Installation()
     try:
@@ -253,6 +262,18 @@ async def run(
     if session is not None:
         arguments["sessionId"] = session
     return await toolset.call("run_task_template", arguments, call)
+
+
+async def fails(
+    toolset: Toolset, template_id: str, inputs: Mapping[str, Any] | None = None, **given: Any
+) -> Answer:
+    """The error of a run that must fail; the answer has its code and hint beside it."""
+    answer = await run(toolset, template_id, inputs, mode="sync", **given)
+    assert answer["status"] == "failed", answer
+    error: Answer = answer["error"]
+    assert answer["errorCode"] == error["errorCode"]
+    assert answer["recoverHint"] == error["recoverHint"]
+    return error
 
 
 async def get(toolset: Toolset, run_id: str) -> Answer:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 PAGES = {
+    "/never-once": "<title>Late</title><p>Came the second time",
     "/": "<title>Home</title><h1>Home</h1><p>Welcome.",
     "/hang": "<title>Hang</title><h1>Before</h1><script>for(;;){}</script><p>After",
     "/hang-again": "<title>Hang</title><h1>Before</h1><p>After"
@@ -145,6 +146,9 @@ class Site:
 
         self.hits: Counter[str] = Counter()
         self.posts: list[dict[str, list[str]]] = []
+        self.posted = 0  # POSTs to whatever path
+        self.own: dict[str, str] = {}  # pages that a test brings
+        self.files: dict[str, tuple[str, bytes]] = {}  # by path: type and content
         self.host = host
         self.inner = ""  # what /redirect-inside and /fetches-inside lead to
         self._stop = threading.Event()
@@ -167,8 +171,24 @@ class Site:
         parts = urlsplit(request.path)
         path, query = parts.path, parse_qs(parts.query)
         self.hits[path] += 1
+        self.posted += request.command == "POST"
         form = self._form(request)
-        if path in {"/never", "/never-ever"} or (path == "/never-once" and self.hits[path] == 1):
+        if path in self.own:
+            kind = "text/javascript" if path.endswith(".js") else "text/html; charset=utf-8"
+            _send(request, self.own[path], kind=kind)
+        elif path in self.files:
+            kind, content = self.files[path]
+            _send(request, content, kind=kind, headers={"Content-Disposition": "attachment"})
+        elif path == "/status":
+            _send(request, "<title>A status</title><p>Words", status=int(parts.query))
+        elif path == "/to":
+            _send(request, "", status=302, headers={"Location": parts.query})
+        elif path == "/file-missing":
+            _send(request, b"no", status=404, kind="application/zip", headers={
+                "Content-Disposition": "attachment"})  # fmt: skip
+        elif path == "/kept":  # a redirect that keeps the method
+            _send(request, "", status=int(parts.query), headers={"Location": "/sent"})
+        elif path in {"/never", "/never-ever"} or (path == "/never-once" and self.hits[path] == 1):
             self._stop.wait(30)
         elif path == "/endless":
             _send(

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.people import by
 from tests.tasks.runtimes import (
     LOCAL,
     Gate,
@@ -198,7 +199,7 @@ class QuickApprover(FakeGate):
         begun = await super().begin(request, also=also)
         if isinstance(begun, Pending) and not begun.known:
             await self.decide_approval(
-                begun.approval_id, approve=True, decided_by="operator", reason=""
+                begun.approval_id, approve=True, decided_by=by("operator"), reason=""
             )
         return begun
 

@@ -436,7 +436,7 @@ async def test_a_runtime_that_closes_records_what_it_interrupts(tmp_path: Path) 
     assert stored.run.status is TaskStatus.FAILED
 
 
-@pytest.mark.requirement("004/errors/sync-exception")
+@pytest.mark.requirement("004/errors/sync-is-error")
 @pytest.mark.requirement("004/errors/sync-exception-queryable")
 @pytest.mark.parametrize(
     ("raised", "code"),
@@ -456,26 +456,27 @@ async def test_an_exception_of_a_template_is_an_error_answer_and_a_failed_run(
 
     breaking = Template(id="breaking", description="", inputs=Inputs, output=None, run=break_)
     async with a_toolset(tmp_path, breaking) as toolset:
-        with pytest.raises(TaskFailed) as failed:
-            await run(toolset, "breaking", mode="sync")
-        assert failed.value.code is code
-        assert "internal words" not in str(failed.value)
-        assert failed.value.error.failed_step == "the second step"
-        shown = await get(toolset, failed.value.error.details["runId"])
-        assert shown["status"] == "failed"
+        answer = await run(toolset, "breaking", mode="sync")
+        assert answer["errorCode"] == code.value
+        assert "internal words" not in str(answer)
+        assert answer["error"]["failedStep"] == "the second step"
+        shown = await get(toolset, answer["runId"])
+        assert "errorCode" not in shown, "only the submission's answer is an error"
+        assert shown == {name: answer[name] for name in shown}
         assert shown["error"]["errorCode"] == code.value
         assert shown["error"]["recoverHint"]
         assert shown["error"]["nextActions"]
 
 
-@pytest.mark.requirement("004/errors/template-says-failed")
-async def test_a_result_that_says_failed_is_a_failed_run_and_no_error_answer(
+@pytest.mark.requirement("004/errors/sync-is-error")
+async def test_a_result_that_says_failed_is_a_failed_run_with_its_result(
     tmp_path: Path,
 ) -> None:
     outcome = TaskOutcome(b'{"success":false}', success=False, message="it was not accepted")
     async with a_toolset(tmp_path, instant(outcome=outcome)) as toolset:
         answer = await run(toolset, "instant", mode="sync")
         assert answer["status"] == "failed"
+        assert answer["errorCode"] == "STEP_EXECUTION_FAILED"
         assert answer["error"]["errorCode"] == "STEP_EXECUTION_FAILED"
         assert answer["result"] == {"success": False}
 

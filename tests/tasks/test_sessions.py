@@ -7,7 +7,7 @@ import pytest
 from tests.support.browser import FakeBrowser
 from tests.tasks.runtimes import until
 from toolgate.core.enums import TaskCode, TrustLevel
-from toolgate.tasks.sessions import MAX_KEPT, BrowserSessions
+from toolgate.tasks.sessions import MAX_KEPT, Sessions
 from toolgate.tasks.state import TaskFailed
 from toolgate.testing.clock import FakeClock
 
@@ -15,7 +15,7 @@ from toolgate.testing.clock import FakeClock
 class Opened:
     def __init__(self) -> None:
         self.browser = FakeBrowser()
-        self.sessions = BrowserSessions(browser=self.browser, clock=FakeClock())
+        self.sessions = Sessions(browser=self.browser, clock=FakeClock())
 
     async def reopening(self) -> "asyncio.Task[object]":
         """The session's browser has died, and a new one is being opened for it."""

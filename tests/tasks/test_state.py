@@ -225,5 +225,4 @@ def test_the_limits_here_are_those_of_the_contract() -> None:
     assert tasks.CHUNK_LIMIT == wire.MAX_CHUNK_BYTES
     assert tasks.RUN_TTL_MS == wire.RUN_TTL_MS
     assert tasks.ARTIFACT_TTL_MS == wire.ARTIFACT_TTL_MS
-    assert tasks.TIMEOUT_DEFAULT_MS == wire.DEFAULT_TIMEOUT_MS
     assert tasks.AUTO_SYNC_URLS == wire.AUTO_SYNC_URLS

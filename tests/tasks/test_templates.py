@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.tasks.runtimes import a_toolset, get, memory_journal, run, until
+from tests.tasks.runtimes import LOCAL, a_toolset, fails, get, memory_journal, run, until
 from tests.tasks.site import Site
 from toolgate.browser.browser import (
     ElementAbsent,
@@ -29,7 +29,6 @@ from toolgate.core.enums import LocatorMode, TaskCode, TrustLevel
 from toolgate.core.system_clock import SystemClock
 from toolgate.tasks import template
 from toolgate.tasks.catalog import load_templates
-from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.templates import login_keep_session, submit_and_verify
 from toolgate.tasks.templates.multi_tab_compare import compare
 from toolgate.tasks.toolset import Toolset
@@ -298,19 +297,34 @@ async def test_a_login_field_that_is_absent_is_named_and_pictured(
 ) -> None:
     monkeypatch.setattr(login_keep_session, "FIND_MS", 300)
     monkeypatch.setattr(template, "PICTURE_S", 10.0)
-    with pytest.raises(TaskFailed) as failed:
-        await run(
-            toolset,
-            "login_keep_session",
-            {
-                "startUrl": site.url("/form"),
-                "credentials": {"username": USER, "password": PASSWORD},
-                "fields": {"mode": "selector", "username": "#nowhere"},
-            },
-        )
-    assert failed.value.code is TaskCode.TPL_LOGIN_FIELD_NOT_FOUND
-    assert failed.value.error.failed_step == "find the username field"
-    picture = failed.value.error.details["screenshot"]
+    for fields, step in (
+        ({"username": "input[name=username]", "password": "#nowhere"}, "find the password field"),
+        ({"username": "input[name=username]"}, "find the password field"),
+        ({"password": "[type=password]"}, "find the username field"),
+    ):
+        site.posts.clear()
+        hits = site.hits["/login"]
+        login = {
+            "startUrl": site.url("/login"),
+            "credentials": {"username": USER, "password": PASSWORD},
+            "fields": {"mode": "selector", **fields},
+        }
+        failed = await fails(toolset, "login_keep_session", login)
+        assert failed["errorCode"] == TaskCode.TPL_LOGIN_FIELD_NOT_FOUND, fields
+        assert failed["failedStep"] == step
+        assert site.hits["/login"] == hits + 1, "it is read, and nothing is sent"
+    failed = await fails(
+        toolset,
+        "login_keep_session",
+        {
+            "startUrl": site.url("/form"),
+            "credentials": {"username": USER, "password": PASSWORD},
+            "fields": {"mode": "selector", "username": "#nowhere"},
+        },
+    )
+    assert failed["errorCode"] == TaskCode.TPL_LOGIN_FIELD_NOT_FOUND
+    assert failed["failedStep"] == "find the username field"
+    picture = failed["details"]["screenshot"]
     assert (await toolset.runtime.artifacts.read(picture)).startswith(b"\x89PNG")
 
 
@@ -405,14 +419,13 @@ async def test_a_search_is_submitted_and_its_result_opened(toolset: Toolset, sit
     )
     assert opened["result"]["openedUrl"] == site.url("/n/hit")
     assert opened["result"]["page"]["title"] == "Page hit"
-    with pytest.raises(TaskFailed) as failed:
-        await run(
-            toolset,
-            "search_extract",
-            {**inputs, "waitForResults": {"type": "selector", "value": "#no", "timeoutMs": 200}},
-        )
-    assert failed.value.code is TaskCode.ELEMENT_NOT_FOUND
-    assert failed.value.error.failed_step == "wait for the results"
+    failed = await fails(
+        toolset,
+        "search_extract",
+        {**inputs, "waitForResults": {"type": "selector", "value": "#no", "timeoutMs": 200}},
+    )
+    assert failed["errorCode"] == TaskCode.ELEMENT_NOT_FOUND
+    assert failed["failedStep"] == "wait for the results"
 
 
 @pytest.mark.requirement("004/templates/paginated-flow")
@@ -541,19 +554,17 @@ async def test_a_picture_of_a_failure_does_not_show_who_the_page_says_has_come(
     monkeypatch.setattr(template, "PICTURE_S", 10.0)
     pictures = []
     for name in ("ada.lovelace", "grace"):
-        with pytest.raises(TaskFailed) as failed:
-            await run(
-                toolset,
-                "login_keep_session",
-                {
-                    "startUrl": site.url("/says-who"),
-                    "credentials": {"username": name, "password": "hidden"},
-                    "fields": {"mode": "semantic"},
-                },
-                mode="sync",
-            )
-        assert failed.value.code is TaskCode.TPL_LOGIN_FIELD_NOT_FOUND
-        picture = failed.value.error.details["screenshot"]
+        failed = await fails(
+            toolset,
+            "login_keep_session",
+            {
+                "startUrl": site.url("/says-who"),
+                "credentials": {"username": name, "password": "hidden"},
+                "fields": {"mode": "semantic"},
+            },
+        )
+        assert failed["errorCode"] == TaskCode.TPL_LOGIN_FIELD_NOT_FOUND
+        picture = failed["details"]["screenshot"]
         pictures.append(await toolset.runtime.artifacts.read(picture))
     assert pictures[0] == pictures[1]
 
@@ -570,10 +581,9 @@ async def test_there_is_no_picture_of_a_page_whose_fields_cannot_be_emptied(
             {"name": "absent", "value": "x", "locator": by("#absent")},
         ],
     }
-    with pytest.raises(TaskFailed) as failed:
-        await run(toolset, "submit_and_verify", inputs, mode="sync")
-    assert failed.value.code is TaskCode.ELEMENT_NOT_FOUND
-    assert "screenshot" not in failed.value.error.details
+    failed = await fails(toolset, "submit_and_verify", inputs)
+    assert failed["errorCode"] == TaskCode.ELEMENT_NOT_FOUND
+    assert "screenshot" not in failed["details"]
 
 
 @pytest.mark.requirement("004/sessions/credentials-nowhere")
@@ -704,10 +714,9 @@ async def test_a_value_that_a_box_or_choice_cannot_have_is_named(
 ) -> None:
     fields = [{"name": name, "value": value, "locator": by(f"[name={name}]")}]
     inputs = {"startUrl": site.url("/choices"), "fields": fields}
-    with pytest.raises(TaskFailed) as failed:
-        await run(toolset, "submit_and_verify", inputs, mode="sync")
-    assert failed.value.code is TaskCode.ELEMENT_NOT_FOUND
-    assert value in failed.value.error.message
+    failed = await fails(toolset, "submit_and_verify", inputs)
+    assert failed["errorCode"] == TaskCode.ELEMENT_NOT_FOUND
+    assert value in failed["message"]
 
 
 async def test_a_field_and_a_button_that_a_script_makes_anew_are_found_anew(
@@ -725,9 +734,32 @@ async def test_a_field_and_a_button_that_a_script_makes_anew_are_found_anew(
 
 
 @pytest.mark.requirement("004/profile/max-tabs")
-async def test_a_session_opens_no_more_than_twenty_tabs(browser: SystemBrowser) -> None:
-    assert browser.working.options.tabs_per_session == 20
-    assert browser.reading.options.tabs_per_session == 20
+@pytest.mark.requirement("004/profile/really-in-force")
+async def test_a_session_opens_no_more_tabs_than_the_profile_says(
+    browser: SystemBrowser, toolset: Toolset
+) -> None:
+    most = (await toolset.call("get_runtime_profile", {}, LOCAL))["maxTabsPerSession"]
+    assert browser.working.options.tabs_per_session == most == 20
+    wide = SystemBrowser(BrowserOptions(slots=most + 10))
+    session = await wide.open(trust=TrustLevel.LOCAL, only_reads=True)
+    open_now, largest, leave = 0, 0, asyncio.Event()
+
+    async def hold() -> None:
+        nonlocal open_now, largest
+        async with session.reader(run_id="run_1"):
+            open_now += 1
+            largest = max(largest, open_now)
+            await leave.wait()
+            open_now -= 1
+
+    holding = [asyncio.ensure_future(hold()) for _ in range(most + 5)]
+    try:
+        await until(lambda: open_now == most)
+        leave.set()
+        await asyncio.gather(*holding)
+        assert largest == most
+    finally:
+        await wide.close()
 
 
 async def test_the_browser_is_warm_and_shared_between_all_these(

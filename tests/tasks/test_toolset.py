@@ -101,18 +101,29 @@ async def test_a_time_out_that_is_no_whole_number_of_1_to_600000_is_refused(
         assert toolset.runtime.listed() == []
 
 
-@pytest.mark.requirement("004/run/timeout-default")
 @pytest.mark.requirement("004/run/options-optional")
 @pytest.mark.requirement("004/run/template-version-optional")
-async def test_without_options_a_run_has_300_seconds_and_its_template_decides_the_mode(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.requirement("004/run/timeout-in-force")
+async def test_the_time_of_a_run_is_the_profiles_for_its_mode(tmp_path: Path) -> None:
     async with a_toolset(tmp_path, instant()) as toolset:
+        profile = await toolset.call("get_runtime_profile", {}, LOCAL)
+        sync_ms, async_ms = profile["syncTimeoutMs"], profile["asyncTimeoutMs"]
         answer = await toolset.call("run_task_template", {"templateId": "instant"}, LOCAL)
         assert answer["mode"] == "sync"
-        assert toolset.runtime.view(answer["runId"]).timeout_ms == 300_000
-        for limit in (1, 600_000):
-            await run(toolset, "instant", mode="async", timeoutMs=limit)
+        assert toolset.runtime.view(answer["runId"]).timeout_ms == async_ms == 600_000
+        for mode, given, in_force in (
+            ("sync", None, sync_ms),
+            ("sync", sync_ms + 1, sync_ms),
+            ("sync", 7_000, 7_000),
+            ("async", None, async_ms),
+            ("async", async_ms, async_ms),
+            ("async", 1, 1),
+            ("auto", None, async_ms),
+        ):
+            options = {"mode": mode} if given is None else {"mode": mode, "timeoutMs": given}
+            begun = await run(toolset, "instant", **options)
+            in_use = toolset.runtime.view(begun["runId"]).timeout_ms
+            assert in_use == in_force, (mode, given)
 
 
 @pytest.mark.parametrize(

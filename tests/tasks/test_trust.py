@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.tasks.conftest import QUICK
-from tests.tasks.runtimes import REMOTE, a_toolset, run
+from tests.tasks.runtimes import REMOTE, a_toolset, fails, run
 from tests.tasks.site import Site
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.proxy_verdicts import ProxyVerdicts
@@ -135,8 +135,8 @@ async def test_a_name_that_leads_nowhere_is_a_failure_and_no_page(remote: Toolse
         assert item["error"]["errorCode"] == "EXECUTION_ERROR"
         assert item["error"]["message"] == "the server cannot be reached"
     for url in (plain, secure):
-        with pytest.raises(TaskFailed, match="the server cannot be reached"):
-            await run(remote, "screenshot_page", {"url": url}, call=REMOTE, mode="sync")
+        failed = await fails(remote, "screenshot_page", {"url": url}, call=REMOTE)
+        assert failed["message"] == "the server cannot be reached"
 
 
 @pytest.mark.requirement("004/trust/remote-dns-pinned")
@@ -215,6 +215,5 @@ async def test_a_remote_caller_cannot_use_a_local_callers_session(
 
 
 async def test_without_a_guarded_way_out_a_remote_caller_has_none(toolset: Toolset) -> None:
-    with pytest.raises(TaskFailed) as failed:
-        await run(toolset, "pdf_page", {"url": "http://outside.example/"}, call=REMOTE, mode="sync")
-    assert failed.value.code is TaskCode.EXECUTION_ERROR
+    failed = await fails(toolset, "pdf_page", {"url": "http://outside.example/"}, call=REMOTE)
+    assert failed["errorCode"] == TaskCode.EXECUTION_ERROR

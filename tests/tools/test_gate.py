@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from tests.support.people import by
 from tests.support.pipelines import POLICY, Rig, open_rig
 from tests.support.soak import soaking
 from tests.support.web import page
@@ -27,14 +28,14 @@ from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
 from toolgate.evidence.audit import AuditQuery
 from toolgate.evidence.evidence import STREAM as EVIDENCE
 from toolgate.evidence.evidence import record_of
-from toolgate.journal.journal import Event, Operation, Put, Row
+from toolgate.journal.journal import Delete, Event, Operation, Put, Row
 from toolgate.policy.file import load_policy
 from toolgate.policy.model import ACTIVE_POLICY, Decision, Effect
 from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.testing.clock import FakeClock
+from toolgate.tools.approval_records import ASKED_ARGS, OPEN
 from toolgate.tools.approval_records import COLLECTION as APPROVALS
-from toolgate.tools.approval_records import OPEN
-from toolgate.tools.approvals import binding_of
+from toolgate.tools.approvals import HiddenArguments, binding_of
 from toolgate.tools.calls import (
     EXECUTIONS,
     FINISHED,
@@ -157,14 +158,14 @@ async def test_a_call_that_was_asked_about_runs_once_it_is_approved_and_only_onc
     assert first == await rig.run(call("r1", "ask.once", amount=5))
     assert rig.engine.runs["ask.once"] == 0
     request_id = await rig.gate.decide_approval(
-        first.approval_id, approve=True, decided_by="u", reason="fine"
+        first.approval_id, approve=True, decided_by=by("u"), reason="fine"
     )
     assert request_id == "r1"
     again = [rig.run(call("r1", "ask.once", amount=5)) for _ in range(8)]
     assert all(as_ran(answer).ok for answer in await asyncio.gather(*again))
     assert rig.engine.runs["ask.once"] == 1
     word = await artifact(rig, "requests/r1/approval.json")
-    assert (word["status"], word["decided_by"], word["note"]) == ("APPROVED", "u", "fine")
+    assert (word["status"], word["decided_by"], word["note"]) == ("APPROVED", "device u", "fine")
     response = await rig.respond(call("r1", "ask.once", amount=5))
     assert response.policy_check.decision == "allow"
     for ref in response.evidence_refs:
@@ -178,7 +179,7 @@ async def test_a_rejected_call_never_runs(rig: Rig) -> None:
     pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
     await rig.gate.decide_approval(
-        pending.approval_id, approve=False, decided_by="u", reason="too much"
+        pending.approval_id, approve=False, decided_by=by("u"), reason="too much"
     )
     answer = await rig.run(call("r1", "ask.once"))
     assert isinstance(answer, Denied)
@@ -203,7 +204,7 @@ async def test_a_call_that_nobody_approved_in_time_never_runs(tmp_path: Path) ->
         assert await rig.journal.scan(OPEN) == []
         with pytest.raises(Conflict):
             await rig.gate.decide_approval(
-                pending.approval_id, approve=True, decided_by="u", reason=""
+                pending.approval_id, approve=True, decided_by=by("u"), reason=""
             )
         answer = await rig.run(call("r1", "ask.once"))
         assert isinstance(answer, Denied)
@@ -217,7 +218,9 @@ async def test_an_approval_survives_a_restart(tmp_path: Path) -> None:
         assert isinstance(pending, Pending)
     async with open_rig(tmp_path) as rig:
         assert [one.approval_id for one in await rig.approvals.pending()] == [pending.approval_id]
-        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+        await rig.gate.decide_approval(
+            pending.approval_id, approve=True, decided_by=by("u"), reason=""
+        )
     async with open_rig(tmp_path) as rig:
         assert await rig.approvals.pending() == []
         assert as_ran(await rig.run(call("r1", "ask.once"))).ok
@@ -244,7 +247,7 @@ async def test_a_name_that_holds_a_secret_decides_nothing(rig: Rig, approve: boo
         await rig.gate.decide_approval(
             pending.approval_id,
             approve=approve,
-            decided_by="user:correct-horse-battery",
+            decided_by=by("user:correct-horse-battery"),
             reason="fine",
         )
     assert pending == await rig.run(call("r1", "ask.once"))
@@ -256,7 +259,7 @@ async def test_a_name_that_holds_a_secret_decides_nothing(rig: Rig, approve: boo
 async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
     pending = await rig.run(call("r1", "ask.once", amount=5))
     assert isinstance(pending, Pending)
-    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
     answer = await rig.run(call("r1", "ask.once", amount=5000))
     assert isinstance(answer, Denied)
     assert answer.rule_id == wire.RuleId.REQUEST_ID_CONFLICT
@@ -267,7 +270,7 @@ async def test_a_call_does_not_run_on_another_target_than_it_was_approved_for(ri
     rig.engine.target = "a sandbox"
     pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
-    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
     rig.engine.target = "production"
     answer = await rig.run(call("r1", "ask.once"))
     assert isinstance(answer, Denied)
@@ -293,7 +296,7 @@ async def test_an_approval_is_bound_to_the_rule_that_asked(
 ) -> None:
     pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
-    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
     text = POLICY.replace(before, after) if before else POLICY + after
     assert text != POLICY
     rig.policies[ACTIVE_POLICY] = load_policy(text, parse_shell=TreeSitterShellParser())
@@ -326,7 +329,9 @@ async def test_a_rule_that_is_no_longer_in_force_cannot_be_answered_with_approve
     assert isinstance(pending, Pending)
     rig.policies[ACTIVE_POLICY] = load_policy(text, parse_shell=TreeSitterShellParser())
     with pytest.raises(Conflict):
-        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+        await rig.gate.decide_approval(
+            pending.approval_id, approve=True, decided_by=by("u"), reason=""
+        )
     approval = await rig.approvals.get(pending.approval_id)
     assert (approval.status, approval.decided_by) == (ApprovalStatus.REJECTED, "policy")
     answer = await rig.run(call("r1", "ask.once"))
@@ -346,7 +351,9 @@ async def test_what_the_policy_has_come_to_deny_is_no_longer_open_for_approval(r
     assert answer.rule_id == "stop"
     assert await rig.approvals.pending() == []
     with pytest.raises(Conflict):
-        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+        await rig.gate.decide_approval(
+            pending.approval_id, approve=True, decided_by=by("u"), reason=""
+        )
     closed = await rig.approvals.get(pending.approval_id)
     assert (closed.status, closed.note) == (ApprovalStatus.REJECTED, "Closed")
     told = await rig.journal.read(APPROVALS)
@@ -375,7 +382,7 @@ async def test_an_approval_that_nobody_waits_for_any_more_is_closed_once(rig: Ri
 async def test_an_approved_call_whose_run_ends_before_it_starts_is_closed(rig: Rig) -> None:
     pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
-    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
     await rig.gate.abandon(["r1"], {}, reason="cancelled", also=())
     assert await state_of(rig, "r1") is CallStatus.BLOCKED
     assert isinstance(await rig.run(call("r1", "ask.once")), Denied)
@@ -390,7 +397,7 @@ async def test_of_two_decisions_at_once_the_later_is_refused_with_the_one_that_s
     answers = await asyncio.gather(
         *(
             rig.gate.decide_approval(
-                pending.approval_id, approve=approve, decided_by="u", reason=""
+                pending.approval_id, approve=approve, decided_by=by("u"), reason=""
             )
             for approve in (True, False)
         ),
@@ -425,10 +432,10 @@ async def test_an_agent_does_not_approve_its_own_call_and_an_unknown_approval_is
     assert isinstance(pending, Pending)
     with pytest.raises(Refused):
         await rig.gate.decide_approval(
-            pending.approval_id, approve=True, decided_by="agent:script", reason=""
+            pending.approval_id, approve=True, decided_by=by("agent:script"), reason=""
         )
     with pytest.raises(NotFound):
-        await rig.gate.decide_approval("apr_none", approve=True, decided_by="u", reason="")
+        await rig.gate.decide_approval("apr_none", approve=True, decided_by=by("u"), reason="")
     assert (await rig.approvals.get(pending.approval_id)).status is ApprovalStatus.PENDING
 
 
@@ -688,7 +695,7 @@ async def test_an_approved_fetch_follows_redirects_within_its_origin_only(rig: R
     request = call("r1", "http.fetch", url="http://a.example.com/")
     pending = await rig.run(request)
     assert isinstance(pending, Pending)
-    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
     assert not as_ran(await rig.run(request)).ok
     asked = [one.url for one in rig.web.asked]
     assert asked == ["http://a.example.com/", "http://a.example.com/there"]
@@ -961,22 +968,55 @@ async def test_a_person_who_is_asked_sees_what_is_invisible_or_turns_the_text_ar
     hidden = "pay \u202e001\u202c to\u200b a\u3000friend\U000e0041 \x9b2J"
     pending = await rig.run(call("r1", "ask.once", text=hidden))
     assert isinstance(pending, Pending)
-    shown = r"pay \u202e001\u202c to\u200b a" + "\u3000" + r"friend\udb40\udc41 \u009b2J"
+    shown = "pay <U+202E>001<U+202C> to<U+200B> a<U+3000>friend<U+E0041> <U+009B>2J"
     assert pending.summary == f'ask.once {{"text": "{shown}"}}'
+    assert pending.args == {"text": shown}
 
 
-async def test_a_person_who_is_asked_sees_the_end_of_a_long_call_or_how_much_of_it_is_missing(
-    rig: Rig,
-) -> None:
-    padded = "ls " + "a " * 1000 + "; pay everything"
+async def test_a_person_who_is_asked_sees_all_of_a_long_call(rig: Rig) -> None:
+    padded = "ls " + "a " * 50_000 + "; pay everything"
     pending = await rig.run(call("r1", "ask.once", command=padded))
     assert isinstance(pending, Pending)
-    assert padded in pending.summary
-    endless = await rig.run(call("r2", "ask.once", command=padded * 10))
-    assert isinstance(endless, Pending)
-    whole = len(f'ask.once {{"command": "{padded * 10}"}}')
-    shown, _, missing = endless.summary.partition("…")
-    assert str(whole - len(shown)) in missing
+    assert pending.summary == f'ask.once {{"command": "{padded}"}}'
+    asked = await rig.gate.approval(pending.approval_id)
+    assert (asked.summary, asked.args) == (pending.summary, {"command": padded})
+
+
+async def test_an_approval_of_an_earlier_version_is_not_approved_with_masks_in_its_call(
+    rig: Rig,
+) -> None:
+    pending = await rig.run(call("r1", "ask.once", text="password=hunter2"))
+    assert isinstance(pending, Pending)
+    asked = await rig.gate.approval(pending.approval_id)
+    assert (asked.args, asked.approval.hidden) == ({"text": "password=hunter2"}, 0)
+    await rig.journal.commit(Delete(ASKED_ARGS, pending.approval_id))  # 0.1.0 kept none
+    kept = await rig.gate.approval(pending.approval_id)
+    assert kept.args == {"text": "password=[redacted]"}
+    with pytest.raises(HiddenArguments):
+        await rig.gate.decide_approval(
+            pending.approval_id, approve=True, decided_by=by("u"), reason=""
+        )
+    with pytest.raises(Conflict):
+        await rig.gate.reveal_approval(pending.approval_id, by="operator")
+    await rig.gate.decide_approval(
+        pending.approval_id, approve=False, decided_by=by("u"), reason=""
+    )
+
+
+async def test_a_secret_that_became_known_while_a_call_waits_is_not_shown(rig: Rig) -> None:
+    encoded = b"a very long passphrase".hex()
+    pending = await rig.run(call("r1", "ask.once", text=encoded))
+    assert isinstance(pending, Pending)
+    rig.patterns.learn("a very long passphrase", "late")
+    asked = await rig.gate.approval(pending.approval_id)
+    assert asked.args == {"text": f"[hidden: {len(encoded)} characters]"}
+    with pytest.raises(HiddenArguments):
+        await rig.gate.decide_approval(
+            pending.approval_id, approve=True, decided_by=by("u"), reason=""
+        )
+    revealed = await rig.gate.reveal_approval(pending.approval_id, by="operator")
+    assert revealed.args == {"text": encoded}
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
 
 
 NO_PAY = "  - {id: no-pay, deny: exec, match: {command: ['pay **']}, reason: No money}\n"

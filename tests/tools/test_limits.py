@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.people import by
 from tests.support.pipelines import Rig, open_rig
 from toolgate.access.devices import Scope
 from toolgate.access.rate_limits import RATES, RateLimits
@@ -173,7 +174,7 @@ async def test_an_approval_is_kept_for_a_call_that_comes_too_soon(rig: Rig) -> N
     asked = await rig.run(call(tool="ask.once"))
     assert isinstance(asked, Pending)
     await rig.limits.charge(rig.limits.buckets("ask.once"))
-    await rig.gate.decide_approval(asked.approval_id, approve=True, decided_by="o", reason="")
+    await rig.gate.decide_approval(asked.approval_id, approve=True, decided_by=by("o"), reason="")
     assert (await denied(rig, call(tool="ask.once"))).rule_id == RATE_LIMITED
     rig.clock.advance(60_000)
     assert isinstance(await rig.run(call(tool="ask.once")), Ran)

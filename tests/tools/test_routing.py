@@ -68,3 +68,21 @@ def test_a_tool_that_nobody_describes_counts_as_writing(routing: Routing) -> Non
 
 def test_a_name_is_offered_once(routing: Routing) -> None:
     assert [offered.name for offered in routing.tools(Caller())] == ["echo", "file.read", "shell"]
+
+
+@pytest.mark.requirement("000/commands/offered")
+def test_a_model_is_offered_each_tool_by_one_of_its_names_and_may_call_it_by_all() -> None:
+    names = ("shell", "exec", "bash.exec", "system.exec", "http.fetch", "web.fetch", "python.exec")
+    here = Named("here")
+    for routing in (
+        Routing([named_tools(here, list(map(tool, names)))]),
+        Routing(
+            [
+                on_target(lambda _: here, tools=list(map(tool, names[:4]))),
+                named_tools(here, list(map(tool, names[4:]))),
+            ]
+        ),
+    ):
+        offered = {each.name for each in routing.tools(Caller())}
+        assert offered == {"shell", "http.fetch", "python.exec"}
+        assert all(routing.known_level(name) is Level.READ for name in names)

@@ -22,7 +22,7 @@ class Trail(Protocol):
         ...
 
 
-class EvidenceRecords(Protocol):
+class Records(Protocol):
     def prepare(
         self, kind: str, fields: Mapping[str, Scalar], *, subject: str = ""
     ) -> Sequence[Operation]:

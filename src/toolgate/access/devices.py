@@ -18,6 +18,7 @@ MAX_PENDING_PER_ADDRESS: Final = 10  # ours
 CODE_ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"  # nothing that reads like another
 CODE_LENGTH: Final = 6
 MAX_USER_AGENT: Final = 256
+COMMAND_SESSIONS: Final = "gw:"  # how the sessions of gateway commands begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,13 @@ class Scope:
         if kind is CommandKind.TOOL:
             if level.rank <= self.tools.rank:
                 return ""
-            return f"this device may use tools up to level {self.tools}, not {level}"
+            return f"this caller may use tools up to level {self.tools}, not {level}"
         granted = {
             CommandKind.AGENT: self.agent,
             CommandKind.SYSTEM: self.system,
             CommandKind.MCP: self.mcp,
         }
-        return "" if granted[kind] else f"this device may not use {kind} commands"
+        return "" if granted[kind] else f"this caller may not use {kind} commands"
 
 
 EVERYTHING: Final = Scope(Level.SIGN, system=True, mcp=True, agent=True, approve=True)
@@ -129,20 +130,44 @@ def code_of(chance: int) -> str:
     return "".join(letters)
 
 
+class Who(StrEnum):
+    DEVICE = "device"
+    USER = "user"
+    AGENT = "agent"
+    SERVICE = "service"
+    OPERATOR = "operator"
+    EXECUTOR = "executor"  # whoever has EXECUTOR_TOKEN
+    INGRESS = "ingress"  # whoever has the internal token
+
+
+class Via(StrEnum):
+    """The proof of an identity, where it says less, or more, than the name."""
+
+    CLAIMED = "claimed"  # a user whose client has the shared API_KEY
+    ANY_KEY = "any key"  # a user whose client has no key
+    CONSOLE = "console"
+
+
+NAMED: Final = frozenset({Who.USER, Who.AGENT, Who.SERVICE})  # the kinds of named tokens
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A token for a script of the operator's, under a name."""
+    """A named token, of a user, an agent or a service; known by its hash alone."""
 
     name: str
     token_hash: str
     scope: Scope
     made_at: int
+    kind: Who = Who.SERVICE
+    expires_at: int = 0  # never
 
+    @property
+    def caller(self) -> str:
+        return f"{self.kind}:{self.name}"
 
-class Who(StrEnum):
-    DEVICE = "device"
-    SERVICE = "service"
-    OPERATOR = "operator"
+    def is_valid(self, *, now: int) -> bool:
+        return not self.expires_at or now < self.expires_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +177,57 @@ class Identity:
     who: Who
     name: str
     scope: Scope = field(default_factory=Scope)
+    via: str = ""  # a Via; for an ingress, its address
+
+    @property
+    def user(self) -> str:
+        """The user's own name, as a client says it; of others, their name as a caller."""
+        return self.name.removeprefix(f"{Who.USER}:") if self.who is Who.USER else self.name
+
+    @property
+    def principal(self) -> str:
+        """Who this is, for the records of what a person has decided."""
+        match self.who:
+            case Who.INGRESS:
+                user = self.name.removeprefix(f"{Who.USER}:")
+                return f"{self.who} {self.via}" + (f" for user {user}" if user else "")
+            case Who.OPERATOR:
+                text = self.name
+            case _:
+                text = f"{self.who} {self.name.removeprefix(f'{self.who}:')}"
+        return f"{text} ({self.via})" if self.via else text
+
+    @property
+    def may_decide(self) -> bool:
+        """True if it may decide approvals of its session's agents: the scope, or a person's key."""
+        person = self.who is Who.USER and self.via != Via.ANY_KEY
+        return person or self.scope.approve
+
+    def may_decide_level(self, level: Level) -> bool:
+        """True if it may decide a call of this level: a program only one that it might call."""
+        is_program = self.who in (Who.DEVICE, Who.AGENT, Who.SERVICE)
+        return not is_program or level.rank <= self.scope.tools.rank
 
 
 OPERATOR: Final = Identity(Who.OPERATOR, "operator", EVERYTHING)
+AT_CONSOLE: Final = replace(OPERATOR, via=Via.CONSOLE)
+EXECUTOR: Final = Identity(Who.EXECUTOR, "executor", Scope(Level.SIGN))
+CLIENT: Final = Identity(Who.USER, "", Scope(agent=True), via=Via.CLAIMED)
+ANY_CLIENT: Final = replace(CLIENT, via=Via.ANY_KEY)
+
+
+def kind_of(caller: str) -> Who | None:
+    """The kind of a named token, by its name as a caller; None for the name of a device."""
+    kind, colon, _ = caller.partition(":")
+    return Who(kind) if colon and kind in NAMED else None
+
+
+def is_by_program(user: str, session: str) -> bool:
+    """True if a device, an agent or a service started the run of this user and session."""
+    kind = kind_of(user)
+    if kind is None:
+        return session.startswith(COMMAND_SESSIONS)
+    return kind is not Who.USER
 
 
 def session_of(device: str, name: str) -> str:
@@ -170,4 +243,4 @@ def named_session(device: str, session: str) -> str:
 
 def _sessions_of(device: str) -> str:
     """Without a colon of the device's own: `a` in `b:c` is not `a:b` in `c`."""
-    return f"gw:{device.replace('%', '%25').replace(':', '%3A')}"
+    return f"{COMMAND_SESSIONS}{device.replace('%', '%25').replace(':', '%3A')}"

@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from toolgate.access.audit import EvidenceRecords, Trail
-from toolgate.access.devices import OPERATOR, Contact, Pending, Scope, ask
+from toolgate.access.audit import Records, Trail
+from toolgate.access.devices import OPERATOR, Contact, Pending, Scope, ask, kind_of
 from toolgate.access.refusals import AuthRequired
-from toolgate.access.registry import SERVICE_NAMES, Registry, encode
+from toolgate.access.registry import Registry, encode
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, Invalid, NotFound, Unavailable
 from toolgate.journal.journal import Delete, Journal, Operation, Row
@@ -32,7 +32,7 @@ class Pairing:
     clock: Clock
     registry: Registry
     trail: Trail
-    evidence: EvidenceRecords
+    evidence: Records
     auto_approve: bool = False  # those who knock from this machine; off unless the operator says so
 
     _waiting: dict[str, Pending] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Pairing:
 
         Raises Invalid for a name that is not a device's: its commands would be another's.
         """
-        if contact.device_id == OPERATOR.name or contact.device_id.startswith(SERVICE_NAMES):
+        if contact.device_id == OPERATOR.name or kind_of(contact.device_id) is not None:
             raise Invalid("a device goes by a name of its own", field="deviceId")
         if self.auto_approve and _is_local(contact.ip):
             async with self._letting_in:
@@ -148,7 +148,7 @@ class Pairing:
             await self._revoke(device_id, by=by)
 
     async def reject(self, device_id: str, *, by: str) -> None:
-        """Reject one that waits; a paired device of that name keeps its right. Raises NotFound.
+        """Turn down one that waits; a paired device of that name keeps its right. Raises NotFound.
 
         Whoever knocks under a paired device's name may be another.
         """

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from toolgate.access.devices import OPERATOR, Device, Identity, Scope, Service, Who
-from toolgate.access.refusals import AuthRequired, InvalidToken
+from toolgate.access.devices import NAMED, OPERATOR, Device, Identity, Scope, Service, Who
+from toolgate.access.refusals import InvalidToken
 from toolgate.access.revocations import REASON, revocation
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, Invalid, NotFound
@@ -29,7 +29,6 @@ from toolgate.secrets.own_tokens import TokenKind, new_token
 
 DEVICES: Final = "devices"
 SERVICES: Final = "services"
-SERVICE_NAMES: Final = "service:"  # how the names of scripts begin, as callers
 
 encode: Final = msgspec.json.Encoder().encode
 _decode_device: Final = msgspec.json.Decoder(Device).decode
@@ -60,19 +59,10 @@ def same(given: str, expected: str) -> bool:
 
 
 class Registry:
-    def __init__(
-        self,
-        journal: Journal,
-        clock: Clock,
-        *,
-        operator_token: str,
-        gateway_token: str = "",
-    ) -> None:
+    def __init__(self, journal: Journal, clock: Clock) -> None:
         self._journal = journal
         self._clock = clock
         self._subscribers: list[Callable[[str], Awaitable[None]]] = []
-        self._operator_hash = hash_of(operator_token)
-        self._gateway_hash = hash_of(gateway_token) if gateway_token else ""
         self._devices: dict[str, Device] = {}
         self._identities: dict[str, Identity] = {}
         self._services: dict[str, Service] = {}
@@ -100,14 +90,25 @@ class Registry:
         return self._devices.get(device_id)
 
     def identity(self, name: str) -> Identity | None:
-        """A device or script that is still known, by its name."""
+        """A device or the owner of a named token that is still known, by its name."""
         device = self._devices.get(name)
         if device is not None and device.active:
             return self._identities[name]
-        service = self._services.get(name.removeprefix(SERVICE_NAMES))
-        if service is not None and name.startswith(SERVICE_NAMES):
-            return Identity(Who.SERVICE, name, service.scope)
+        service = self._service_of(name)
+        if service is None or not service.is_valid(now=self._clock.now_ms()):
+            return None
+        return Identity(service.kind, name, service.scope)
+
+    def named(self, token_hash: str) -> Identity | None:
+        """The owner of the named token with this hash, while the token is valid."""
+        for service in self._services.values():
+            if same(token_hash, service.token_hash):
+                return self.identity(service.caller)
         return None
+
+    def _service_of(self, caller: str) -> Service | None:
+        service = self._services.get(caller.partition(":")[2])
+        return service if service is not None and service.caller == caller else None
 
     def check_of(self, name: str) -> Check | None:
         """Return the check that a caller's row is still the one in memory; None for the operator.
@@ -120,8 +121,8 @@ class Registry:
         if self.identity(name) is None:
             raise NotFound("device or service token", name)
         row = (DEVICES, name)
-        if name.startswith(SERVICE_NAMES):
-            row = (SERVICES, name.removeprefix(SERVICE_NAMES))
+        if (service := self._service_of(name)) is not None:
+            row = (SERVICES, service.name)
         return Check(*row, self._versions[row])
 
     def scope_refusal(self, name: str, needed: CommandScope) -> str:
@@ -155,39 +156,10 @@ class Registry:
             raise NotFound("service token", name)
         return found
 
-    def check_gateway_token(self, given: str) -> None:
-        if not self._gateway_hash:
-            return
-        if not given:
-            raise AuthRequired("X-Gateway-Token is required here")
-        if not same(hash_of(given), self._gateway_hash):
-            raise InvalidToken("the gateway token is wrong")
-
-    def device_of(self, credentials: Credentials) -> Identity:
-        """Raises AuthRequired where there is no token or the device is not paired, InvalidToken."""
-        self.check_gateway_token(credentials.gateway_token)
-        device = self._devices.get(credentials.device_id)
-        if not credentials.device_token:
-            raise AuthRequired("X-Device-Token is required")
-        # An unknown device costs the same comparison as a known one.
-        expected = device.token_hash if device is not None else self._operator_hash
-        right = same(hash_of(credentials.device_token), expected)
-        if device is None:
-            raise AuthRequired("this device is not paired")
-        if not right or not device.active:
-            raise InvalidToken("the device token is wrong or was revoked")
-        self._seen[device.device_id] = self._clock.now_ms()
-        return self._identities[device.device_id]
-
-    def bearer_of(self, token: str) -> Identity:
-        """The operator, or the script whose token this is; raises InvalidToken."""
-        hashed = hash_of(token)
-        if same(hashed, self._operator_hash):
-            return OPERATOR
-        for service in self._services.values():
-            if same(hashed, service.token_hash):
-                return Identity(Who.SERVICE, f"{SERVICE_NAMES}{service.name}", service.scope)
-        raise InvalidToken("the bearer token is wrong or was revoked")
+    def seen(self, device_id: str) -> Identity:
+        """Note that a device that is known was here."""
+        self._seen[device_id] = self._clock.now_ms()
+        return self._identities[device_id]
 
     async def pair(
         self, device_id: str, scope: Scope, *, public_key: str, also: Sequence[Operation] = ()
@@ -276,35 +248,47 @@ class Registry:
         await self._retry(write, lambda: self._reload_device(device_id))
         await self._notify(device_id)
 
-    async def add_service(self, name: str, scope: Scope, *, also: Sequence[Operation] = ()) -> str:
-        """A token for a script; the same name again gives another token in its place.
+    async def add_service(
+        self,
+        name: str,
+        scope: Scope,
+        *,
+        kind: Who = Who.SERVICE,
+        expires_at: int = 0,
+        also: Sequence[Operation] = (),
+    ) -> str:
+        """Make a named token; the same name again gives another token in its place.
 
         Raises Invalid for a name that cannot be part of a path: nobody could end it by that.
         """
         if not is_path_safe(name):
             raise Invalid("a token's name has 1 to 128 of A-Z a-z 0-9 . _ -", field="name")
+        assert kind in NAMED, kind
         token = new_token(TokenKind.SERVICE)
-        caller = f"{SERVICE_NAMES}{name}"
+        caller = f"{kind}:{name}"
+        if self._devices.get(caller) is not None:
+            raise Conflict(f"a device is paired as {caller}: choose another name")
 
         async def write() -> bool:
-            service = Service(name, hash_of(token), scope, self._clock.now_ms())
+            now = self._clock.now_ms()
+            service = Service(name, hash_of(token), scope, now, kind, expires_at)
             known, expected = self._services.get(name), self._version(SERVICES, name)
             ends: Sequence[Operation] = ()
-            if known is not None and not scope.agent:  # as in `pair`
+            before = caller if known is None else known.caller
+            if known is not None and (not scope.agent or known.kind is not kind):  # as in `pair`
                 self._services[name] = replace(known, scope=replace(known.scope, agent=False))
-                ends = (await revocation(self._journal, caller, now=self._clock.now_ms()),)
+                ends = (await revocation(self._journal, before, now=now),)
             put = Put(SERVICES, name, encode(service), expected)
             await self._journal.commit(put, *ends, *also)
-            await self._notify(caller)
+            await self._notify(before)
             if known is not None and name not in self._services:
                 return False  # it was ended meanwhile, and is gone from the disk too
             self._keep_service(name, service, expected + 1)
+            self._cut(before)
             return True
 
         async with self._changing:
-            kept = await self._retry(write, lambda: self._reload_service(name))
-        if kept:
-            self._cut(caller)
+            await self._retry(write, lambda: self._reload_service(name))
         return token
 
     async def remove_service(self, name: str, *, also: Sequence[Operation] = ()) -> None:
@@ -315,7 +299,7 @@ class Registry:
         """
         self._leaving[name] = self.service(name)
         self._services.pop(name, None)
-        caller = f"{SERVICE_NAMES}{name}"
+        caller = self._leaving[name].caller
         self._cut(caller)
 
         async def write() -> None:
@@ -330,12 +314,18 @@ class Registry:
 
     @contextlib.contextmanager
     def watch(self, name: str) -> Iterator[asyncio.Event]:
-        """An event that is set when this caller's right to listen ends."""
+        """An event that is set when this caller's right to listen ends, or its token expires."""
         cut = asyncio.Event()
         self._watchers[name].add(cut)
+        service, end = self._service_of(name), None
+        if service is not None and service.expires_at:
+            left_s = max(0, service.expires_at - self._clock.now_ms()) / 1000
+            end = asyncio.get_running_loop().call_later(left_s, cut.set)
         try:
             yield cut
         finally:
+            if end is not None:
+                end.cancel()
             self._watchers[name].discard(cut)
             if not self._watchers[name]:
                 del self._watchers[name]

@@ -4,11 +4,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolgate.access.authentication import Authenticator
 from toolgate.access.rate_limits import RateLimits
 from toolgate.access.registry import Registry
 from toolgate.access.sign_in import SignIn
-from toolgate.bootstrap.installation import Core, kept_token, tell, token
+from toolgate.bootstrap.installation import Core, api_key, tell, token
 from toolgate.evidence.audit import AuditLog
+from toolgate.secrets.own_tokens import FILES, TokenKind, kept_token
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.assembly import OWN_CAPABILITIES, SYSTEM_CAPABILITIES
@@ -20,20 +22,24 @@ from toolgate.tools.upstream.file import read_servers
 @dataclass(frozen=True, slots=True)
 class Admission:
     registry: Registry
+    authenticator: Authenticator
     sign_in: SignIn
     rates: RateLimits
     capabilities: Capabilities
 
 
-async def open_admission(settings: Settings, core: Core) -> Admission:
+async def open_admission(settings: Settings, core: Core, internal_token: str) -> Admission:
     """Load before recovery: calls that a restart resumes are decided by it."""
     journal, clock = core.journal, core.clock
     made = operator_token(settings, core.patterns)
-    registry = Registry(
-        journal,
-        clock,
+    registry = Registry(journal, clock)
+    authenticator = Authenticator(
+        registry,
         operator_token=made,
         gateway_token=settings.gateway_token.reveal(),
+        executor_token=token(settings, TokenKind.EXECUTOR, core.patterns),
+        internal_token=internal_token,
+        api_key=api_key(settings, core.patterns),
     )
     servers = read_servers(Path(settings.mcp_file)) if settings.mcp_file else ()
     capabilities = Capabilities(
@@ -49,14 +55,14 @@ async def open_admission(settings: Settings, core: Core) -> Admission:
     sign_in = SignIn(made, clock, journal)
     for part in (registry, sign_in, rates, capabilities):
         await part.load()
-    return Admission(registry, sign_in, rates, capabilities)
+    return Admission(registry, authenticator, sign_in, rates, capabilities)
 
 
 def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
     """The operator's token, made on first start and printed then; to a terminal only."""
-    path = settings.home / "operator.token"
+    path = settings.home / FILES[TokenKind.OPERATOR]
     is_new = not settings.operator_token and not kept_token(path)
-    made = token(settings, "operator", patterns)
+    made = token(settings, TokenKind.OPERATOR, patterns)
     if is_new:
         shown = f": {made}" if sys.stderr.isatty() else ""
         tell(settings, f"operator token (made now, kept in {path}){shown}")

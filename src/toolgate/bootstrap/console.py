@@ -1,24 +1,20 @@
 """The operator's pages, on everything that is here."""
 
-import socket
-
 from toolgate.bootstrap.admission import Admission
 from toolgate.bootstrap.installation import VERSION, Core
 from toolgate.bootstrap.tools import Execution
 from toolgate.runs.runs import Runs
-from toolgate.settings import Settings
-from toolgate.surfaces.console.context import ChatDoor, ConsoleContext
+from toolgate.surfaces.console.context import ChatAddress, ConsoleContext
 from toolgate.surfaces.console.server import Console
 from toolgate.surfaces.gateway.translate import run_summary
 
 
 def make_console(
-    settings: Settings,
     core: Core,
     admission: Admission,
     execution: Execution,
     runs: Runs,
-    clients: socket.socket,
+    chat: ChatAddress,
 ) -> Console:
     context = ConsoleContext(
         version=VERSION,
@@ -31,7 +27,7 @@ def make_console(
         journal=core.journal,
         bus=core.bus,
         clock=core.clock,
-        chat=ChatDoor(clients.getsockname()[1], settings.api_key.reveal()),
+        chat=chat,
         run_summary=run_summary,
     )
     return Console(context, admission.sign_in)

@@ -8,6 +8,7 @@ from toolgate.bootstrap.installation import Core, Installation
 from toolgate.core.errors import Misconfigured
 from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.log import EvidenceLog
+from toolgate.evidence.records import LOG_DIRECTORY
 from toolgate.evidence.signer import Commitments, Ed25519Signer
 from toolgate.evidence.tiles import TileFiles
 from toolgate.journal.disk_blobs import DiskBlobs
@@ -16,6 +17,7 @@ from toolgate.policy.model import InvalidPolicy
 from toolgate.policy.policies import LevelOf, Policies
 from toolgate.policy.records import PolicyRecords
 from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.secrets.approver_view import ApproverView
 from toolgate.settings import Settings
 from toolgate.tools.approval_records import Approvals
 from toolgate.tools.gate import Gate
@@ -71,7 +73,7 @@ async def open_gate_parts(settings: Settings, installation: Installation, core: 
     blobs = DiskBlobs(home / "blobs")
     await blobs.sweep()
     evidence = await EvidenceLog.open(
-        TileFiles(home / "evidence"),
+        TileFiles(home / LOG_DIRECTORY),
         journal=journal,
         blobs=blobs,
         bus=core.bus,
@@ -79,6 +81,7 @@ async def open_gate_parts(settings: Settings, installation: Installation, core: 
         signer=Ed25519Signer.in_home(home),
         redactor=core.redactor,
         commit=Commitments.in_home(home),
+        published=core.mark.published,
     )
     installation.on_stop(evidence.close)
     parse_shell = TreeSitterShellParser()
@@ -101,6 +104,14 @@ async def open_gate_parts(settings: Settings, installation: Installation, core: 
         audit,
         policy,
         parse_shell,
-        Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms),
+        Approvals(
+            journal,
+            evidence,
+            clock,
+            audit,
+            core.seal,
+            ApproverView(core.patterns),
+            ttl_ms=settings.approval_timeout_ms,
+        ),
         Ledger(journal, evidence, audit, clock, core.owner),
     )

@@ -14,7 +14,7 @@ from toolgate.bootstrap.tools import Execution
 from toolgate.commands.planners.mcp import OwnServer
 from toolgate.core.enums import RunStatus
 from toolgate.core.tools import Caller, ToolRequest
-from toolgate.evidence.check import ClosedHome, LogReport, check_log
+from toolgate.evidence.check import ClosedHome, LogReport, check_home
 from toolgate.journal.bus import Bus
 from toolgate.journal.dispatcher import Dispatcher, OnDue
 from toolgate.journal.following import follow
@@ -63,11 +63,11 @@ async def open_gateway(
         *TargetRoutes(execution.targets, execution.audit, core.patterns.learn).routes(),
         *AuditRoutes(execution.audit, journal).routes(),
         *RunRoutes(journal, runs, execution.audit, execution.evidence).routes(),
-        *ApprovalRoutes(execution.approvals, execution.gate, journal, clock, level_of).routes(),
+        *ApprovalRoutes(execution.approvals, execution.gate, journal, clock).routes(),
         *DefinitionRoutes(execution.upstreams.pins, level_of).routes(),
         *PolicyRoutes(execution.policy, execution.simulation, execution.audit).routes(),
         *EvidenceRoutes(
-            execution.evidence, journal, clock, log_check(settings, execution)
+            execution.evidence, journal, clock, log_check(settings, core, execution)
         ).routes(),
         *TaskRoutes(execution.tasks, execution.audit, journal).routes(),
     )
@@ -90,7 +90,7 @@ async def open_gateway(
             last_at=scheduler.last_at,
             targets=execution.target_health.now,
             more_routes=operator,
-            registry=admission.registry,
+            authenticator=admission.authenticator,
             sign_in=admission.sign_in,
             limits=limits,
             own_servers={BROWSER_CAPABILITY: OwnServer("browser", execution.browser_tools)},
@@ -112,18 +112,16 @@ async def open_gateway(
     return door, {**door.on_due, SCHEDULES: scheduler.on_due}
 
 
-def log_check(settings: Settings, execution: Execution) -> Callable[[], Awaitable[LogReport]]:
+def log_check(
+    settings: Settings, core: Core, execution: Execution
+) -> Callable[[], Awaitable[LogReport]]:
     """A check of the whole evidence log on disk, once it holds everything."""
     log_key = execution.evidence.key
 
     def check() -> LogReport:
+        mark = core.mark.mark
         with ClosedHome(settings.home) as closed:
-            return check_log(
-                closed.log.root,
-                key=log_key,
-                read_artifact=closed.artifact,
-                journal=closed.filed(),
-            )
+            return check_home(closed, key=log_key, mark=mark)
 
     async def verify() -> LogReport:
         await execution.evidence.publish()

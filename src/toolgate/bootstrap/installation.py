@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final, TypeVar
 
 from starlette.applications import Starlette
@@ -19,24 +18,30 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
+from toolgate.access.refusal_counts import RefusalCounts
 from toolgate.bootstrap import logs
 from toolgate.bootstrap.metrics import Metrics
 from toolgate.bootstrap.sealing import open_seal
 from toolgate.bootstrap.upgrading import upgrade_of
-from toolgate.core.errors import Damaged, Misconfigured
+from toolgate.core.clock import Clock
+from toolgate.core.errors import Misconfigured
 from toolgate.core.ids import Owner
 from toolgate.core.random_ids import RandomIds
 from toolgate.core.system_clock import SystemClock
+from toolgate.evidence.audit import LEAVES, AuditLog
+from toolgate.evidence.marks import HighWater
 from toolgate.http import asgi
+from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Journal
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.journal.sqlite.read_only import JOURNAL_FILE
 from toolgate.secrets.aesgcm_seal import AesGcmSeal, write_private
-from toolgate.secrets.own_tokens import TokenKind, new_token
+from toolgate.secrets.own_tokens import FILES, TokenKind, kept_token, new_token
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.secrets.redaction import Redactor
 from toolgate.secrets.writings import SHORTEST
-from toolgate.settings import Settings
+from toolgate.settings import ANY_KEY, Settings
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +56,10 @@ class Installation:
     """A running Toolgate: its URLs, and the functions that stop it."""
 
     urls: dict[str, str] = field(default_factory=dict)
+    not_started: list[str] = field(default_factory=list)  # those of `urls` that others serve
     console_link: str = field(default="", repr=False)  # signs the operator in, once
     journal: Journal | None = None
+    refused: asgi.Refused = field(default=asgi.uncounted)
     _stops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     _listeners: list[asgi.Listener] = field(default_factory=list)
 
@@ -126,20 +133,22 @@ class Core:
     new_id: RandomIds
     bus: LocalBus
     journal: SqliteJournal
+    mark: HighWater
     patterns: SecretPatterns
     redactor: Redactor
     seal: AesGcmSeal
     owner: Owner
 
-    def learn(self, secret: str) -> None:
+    def learn(self, secret: str, name: str = "") -> None:
         """Redact this secret from now on; one that is too short cannot be told from text."""
         if len(secret) >= SHORTEST:
-            self.patterns.learn(secret)
+            self.patterns.learn(secret, name)
 
 
 def configure_logs(settings: Settings) -> SecretPatterns:
     """Start the log on stderr, without known secrets; return the patterns, for more of them."""
-    patterns = SecretPatterns(one for one in settings.secrets() if len(one) >= SHORTEST)
+    known = settings.secrets().items()
+    patterns = SecretPatterns({one: name for one, name in known if len(one) >= SHORTEST})
     logs.configure(
         level=settings.log_level,
         as_json=settings.log_format == "json",
@@ -160,18 +169,33 @@ async def open_core(
 ) -> Core:
     clock, bus = SystemClock(), LocalBus()
     redactor = patterns.redactor()
-    journal = await SqliteJournal.open(
-        settings.home / "journal.db",
-        clock=clock,
-        bus=bus,
-        upgrade=upgrade_of(settings, now=clock.now_ms(), redact=redactor.text),
-    )
+    journal = await open_journal(settings, clock, bus, redactor)
     installation.on_stop(journal.close)
     installation.journal = journal
+    audit = AuditLog(journal, redactor=redactor)
+    mark = await HighWater.open(settings.state_dir, settings.home, journal, audit)
+    installation.on_stop(mark.close)
+    installation.keep_running(mark.keep())
+    refusals = RefusalCounts(journal, audit, clock)
+    installation.on_stop(refusals.close)
+    installation.keep_running(refusals.keep())
+    installation.refused = refusals.count
     seal = await open_seal(settings.home, journal)
     new_id = RandomIds(clock)
     owner = Owner(NODE, new_id("inc"))
-    return Core(clock, new_id, bus, journal, patterns, redactor, seal, owner)
+    return Core(clock, new_id, bus, journal, mark, patterns, redactor, seal, owner)
+
+
+async def open_journal(
+    settings: Settings, clock: Clock, bus: Bus, redactor: Redactor
+) -> SqliteJournal:
+    return await SqliteJournal.open(
+        settings.home / JOURNAL_FILE,
+        clock=clock,
+        bus=bus,
+        upgrade=upgrade_of(settings, now=clock.now_ms(), redact=redactor.text),
+        summary=LEAVES,
+    )
 
 
 async def serve(
@@ -192,7 +216,7 @@ async def serve(
 
     app.router.routes.append(HttpRoute("/metrics", answer, methods=["GET"]))
     app.router.routes.append(HttpRoute("/ready", ready, methods=["GET"]))
-    listener = asgi.Listener(app, bound, websockets=websockets)
+    listener = asgi.Listener(app, bound, websockets=websockets, refused=installation.refused)
     await listener.start()
     installation.listens(listener)
 
@@ -210,30 +234,16 @@ def bind(host: str, **listeners: tuple[int, str]) -> dict[str, socket.socket]:
     return bound
 
 
-def token(settings: Settings, name: str, patterns: SecretPatterns) -> str:
+def token(settings: Settings, kind: TokenKind, patterns: SecretPatterns) -> str:
     """A token that was set, or one that is made once and kept in home, for its owner alone."""
-    given = getattr(settings, f"{name}_token").reveal()
-    if given:
-        return str(given)
-    path = settings.home / f"{name}.token"
+    if given := settings.token(kind):
+        return given
+    path = settings.home / FILES[kind]
     kept = kept_token(path)
     if not kept:  # an empty one would let anyone in
-        kept = new_token(TokenKind[name.upper()])
+        kept = new_token(kind)
         write_private(path, kept.encode())
-    patterns.learn(kept)
-    return kept
-
-
-def kept_token(path: Path) -> str:
-    """The token in this file, empty where there is none; raises Damaged where it cannot be one."""
-    try:
-        kept = path.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return ""
-    except UnicodeDecodeError:
-        kept = "\0"
-    if not kept.isprintable():
-        raise Damaged(f"{path} holds no token of one line: delete it, and a new one is made")
+    patterns.learn(kept, path.name)
     return kept
 
 
@@ -248,30 +258,36 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Refuse to listen beyond loopback without API_KEY; warn on loopback."""
-    if settings.api_key:
+    """Refuse `API_KEY=none` beyond loopback; warn on loopback."""
+    if not settings.any_key:
         return
     if not settings.on_loopback:
         raise Misconfigured(
-            f"API_KEY is not set and HOST is {settings.host}; set API_KEY, or HOST to 127.0.0.1"
+            f"API_KEY is {ANY_KEY} and HOST is {settings.host}; unset API_KEY, and one is made and"
+            " kept in TOOLGATE_HOME, or set HOST to 127.0.0.1"
         )
-    log.warning("api_key_unset any client on this machine may connect")
+    log.warning("api_key_none any client on this machine may connect; it decides no approval")
 
 
-def check_roles_token(settings: Settings) -> None:
-    """Refuse to listen beyond loopback without INTERNAL_TOKEN, which roles that run apart share."""
-    if not settings.on_loopback and not settings.internal_token:
-        raise Misconfigured(
-            f"INTERNAL_TOKEN is not set and HOST is {settings.host}: whoever reaches this role could"
-            " decide for people; set it, the same for ingress and orchestrator"
+def api_key(settings: Settings, patterns: SecretPatterns) -> str:
+    """The key that clients say in hello; empty if any key is accepted."""
+    if settings.any_key:
+        return ""
+    return token(settings, TokenKind.API_KEY, patterns)
+
+
+def ingress_token(settings: Settings, patterns: SecretPatterns) -> str:
+    """The internal token of an ingress beside its orchestrator; empty if there is none.
+
+    None is made: a foreign orchestrator, such as that of the seed's compose file, would not know it.
+    """
+    if not settings.internal_token and not kept_token(settings.home / FILES[TokenKind.INTERNAL]):
+        log.warning(
+            "internal_token_unset events are taken from any process that reaches HTTP_PORT; set"
+            " INTERNAL_TOKEN to the same value for ingress and orchestrator"
         )
-
-
-def internal_token(settings: Settings, patterns: SecretPatterns) -> str:
-    """The token of the internal ports of one process; empty on loopback if none is set."""
-    if settings.on_loopback:
-        return settings.internal_token.reveal()
-    return token(settings, "internal", patterns)
+        return ""
+    return token(settings, TokenKind.INTERNAL, patterns)
 
 
 def check_stores(settings: Settings) -> None:

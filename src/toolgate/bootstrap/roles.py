@@ -1,9 +1,12 @@
 """The roles: all of them in one process, or each alone."""
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from starlette.routing import Route as HttpRoute
 
+from toolgate.access.authentication import Authenticator
+from toolgate.access.registry import Registry
 from toolgate.bootstrap.admission import open_admission
 from toolgate.bootstrap.console import make_console
 from toolgate.bootstrap.gateway import open_gateway
@@ -12,35 +15,41 @@ from toolgate.bootstrap.installation import (
     Installation,
     address,
     allowed_hosts,
+    api_key,
     bind,
     check_exposure,
-    check_roles_token,
     check_stores,
     configure_logs,
-    internal_token,
+    ingress_token,
     make_home,
     open_core,
     raise_file_limit,
     serve,
+    tell,
     token,
 )
 from toolgate.bootstrap.metrics import Metrics, Reading
 from toolgate.bootstrap.runs import DRAIN_S, open_runs, start_retention
 from toolgate.bootstrap.tools import open_execution
 from toolgate.core.errors import Misconfigured, Unavailable
+from toolgate.http.asgi import Refused
 from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Row
 from toolgate.runs import records
 from toolgate.runs.orchestrator import Orchestrator
 from toolgate.runs.originals import Originals
+from toolgate.runs.remote.events import skipped
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import CALLS as REMOTE_CALLS
 from toolgate.runs.remote.records import RemoteRuns
+from toolgate.runs.retention import Forget
+from toolgate.secrets.own_tokens import FILES, TokenKind
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
+from toolgate.surfaces.console.context import ChatAddress
 from toolgate.surfaces.executor.server import ExecutorApi
 from toolgate.surfaces.gateway.mounted import Guarded
-from toolgate.surfaces.ingress.connection import IngressOptions
+from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions
@@ -48,11 +57,18 @@ from toolgate.surfaces.mcp.transports import HTTP_PATH, MESSAGE_PATH, SSE_PATH, 
 from toolgate.surfaces.orchestrator.ingress_push import IngressPush
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 
+SKIPPED: Final = Reading(
+    "Events of an orchestrator that could not be read.", lambda: skipped["events"], grows=True
+)
 Start = Callable[[Settings, Installation, SecretPatterns], Awaitable[None]]
 
 
 async def start_everything(settings: Settings) -> Installation:
-    """`toolgate up`: all roles in this process, on SQLite. Raises ToolgateError."""
+    """`toolgate up`: all roles in this process, on SQLite. Raises ToolgateError.
+
+    With ORCHESTRATOR_URL the runs of clients are that orchestrator's, and none is started here; the
+    agents of this installation answer at the gateway only.
+    """
     return await _start_role(settings, _start)
 
 
@@ -60,13 +76,11 @@ async def start_ingress(settings: Settings) -> Installation:
     """`toolgate ingress`: clients' WebSockets here, the orchestrator at ORCHESTRATOR_URL."""
     if not settings.orchestrator_url:
         raise Misconfigured("ORCHESTRATOR_URL is not set; name the orchestrator, or use `up`")
-    check_roles_token(settings)
     return await _start_role(settings, _start_ingress_alone)
 
 
 async def start_orchestrator(settings: Settings) -> Installation:
     """`toolgate orchestrator`: runs and tools here, clients at an ingress elsewhere."""
-    check_roles_token(settings)
     return await _start_role(settings, _start_orchestrator_alone)
 
 
@@ -90,16 +104,11 @@ async def _start_role(settings: Settings, start: Start) -> Installation:
 
 
 async def _start(settings: Settings, installation: Installation, patterns: SecretPatterns) -> None:
-    sockets = bind(
-        settings.host,
-        internal=(settings.http_port, "HTTP_PORT"),
-        orchestrator=(settings.orchestrator_port, "ORCHESTRATOR_PORT"),
-        gateway=(settings.gateway_port, "GATEWAY_PORT"),
-        clients=(settings.ws_port, "WS_PORT"),
-    )
+    sockets = bind(settings.host, **_listeners(settings))
     installation.close_at_the_end(sockets.values())
     core = await open_core(settings, installation, patterns)
-    admission = await open_admission(settings, core)
+    internal = _internal_token(settings, core.patterns)
+    admission = await open_admission(settings, core, internal)
     execution = await open_execution(settings, installation, core, admission)
     dispatcher = Dispatcher(core.journal, core.clock)
     runs, start_runs = await open_runs(settings, installation, core, execution, dispatcher)
@@ -108,21 +117,39 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         {
             "connections": Reading("Clients connected now.", lambda: len(ingress.connections)),
             "deliveries": Reading("Events given to clients.", lambda: hub.delivered, grows=True),
+            "events_skipped": SKIPPED,
             "runs_working": Reading("Runs at work now.", lambda: len(dispatcher.working_on)),
         }
     )
-    internal = internal_token(settings, core.patterns)
-    ingress = _ingress(settings, core, hub, runs, metrics, internal)
+    remote: HttpOrchestrator | None = None
+    if settings.orchestrator_url:
+        remote = _remote_orchestrator(settings, core, dispatcher, runs.originals, internal)
+    ingress = _ingress(
+        settings,
+        core,
+        admission.authenticator,
+        hub,
+        remote or runs,
+        metrics,
+        installation.refused,
+    )
     executor = ExecutorApi(
-        execution.executor, token(settings, "executor", core.patterns), execution.executor.keep
+        execution.executor, admission.authenticator.executor, execution.executor.keep
     )
     door, due = await open_gateway(
         settings, installation, core, admission, execution, runs, dispatcher
     )
-    start_runs(due, is_online=hub.is_online, forgets=[ingress.forget_sessions])
+    forgets: list[Forget] = [ingress.forget_sessions]
+    if remote is not None:
+        due = {**due, REMOTE_CALLS: remote.on_call_deadline}
+        forgets.append(remote.runs.forget)
+        await remote.start()
+        installation.on_stop(remote.stop)
+    start_runs(due, is_online=hub.is_online, forgets=forgets)
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
-    console = make_console(settings, core, admission, execution, runs, sockets["clients"])
+    chat = ChatAddress(sockets["clients"].getsockname()[1], api_key(settings, core.patterns))
+    console = make_console(core, admission, execution, runs, chat)
     gateway.router.routes.extend(console.routes())
     mcp = McpDoors(execution.tasks, hosts=None)  # the gateway knows which are its own
     installation.on_stop(mcp.close)
@@ -131,11 +158,16 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         for path in (HTTP_PATH, SSE_PATH, MESSAGE_PATH)
     )
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
-    orchestrator = OrchestratorApi(
-        runs, core.bus, core.clock, internal, is_at_work=dispatcher.is_working_on
-    )
-    await serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
-    installation.on_stop_soon(orchestrator.streams.end)
+    if remote is None:
+        orchestrator = OrchestratorApi(
+            runs,
+            core.bus,
+            core.clock,
+            admission.authenticator.internal,
+            is_at_work=dispatcher.is_working_on,
+        )
+        await serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
+        installation.on_stop_soon(orchestrator.streams.end)
     await serve(installation, metrics, gateway, sockets["gateway"], websockets=True)
     installation.on_stop_soon(mcp.end_streams)
     await ingress.start(sockets["clients"])
@@ -149,12 +181,30 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     installation.urls = {
         "ingress_ws": f"ws://{at['clients']}/ws",
         "ingress_internal": f"http://{at['internal']}",
-        "orchestrator": f"http://{at['orchestrator']}",
+        "orchestrator": settings.orchestrator_url or f"http://{at.get('orchestrator')}",
         "gateway": f"http://{at['gateway']}",
         "mcp": f"http://{at['gateway']}{HTTP_PATH}",
         "console": f"http://{at['gateway']}/console",
     }
+    installation.not_started = ["orchestrator"] if remote is not None else []
     installation.console_link = console.link(installation.urls["console"])
+
+
+def _internal_token(settings: Settings, patterns: SecretPatterns) -> str:
+    if settings.orchestrator_url:
+        return ingress_token(settings, patterns)
+    return token(settings, TokenKind.INTERNAL, patterns)
+
+
+def _listeners(settings: Settings) -> dict[str, tuple[int, str]]:
+    listeners = {
+        "internal": (settings.http_port, "HTTP_PORT"),
+        "gateway": (settings.gateway_port, "GATEWAY_PORT"),
+        "clients": (settings.ws_port, "WS_PORT"),
+    }
+    if not settings.orchestrator_url:
+        listeners["orchestrator"] = (settings.orchestrator_port, "ORCHESTRATOR_PORT")
+    return listeners
 
 
 async def _start_ingress_alone(
@@ -168,16 +218,15 @@ async def _start_ingress_alone(
     installation.close_at_the_end(sockets.values())
     core = await open_core(settings, installation, patterns)
     dispatcher = Dispatcher(core.journal, core.clock)
+    internal = ingress_token(settings, core.patterns)
+    registry = Registry(core.journal, core.clock)
+    await registry.load()
+    authenticator = Authenticator(
+        registry, internal_token=internal, api_key=api_key(settings, core.patterns)
+    )
     originals = Originals(core.journal, core.seal)
     await originals.load()
-    orchestrator = HttpOrchestrator(
-        settings.orchestrator_url,
-        RemoteRuns(core.journal, core.clock, dispatcher, originals, core.redactor.fields),
-        core.new_id,
-        settings.internal_token.reveal(),
-        answer_s=settings.orchestrator_timeout_ms / 1000,
-        agent_s=settings.agent_timeout_ms / 1000,
-    )
+    orchestrator = _remote_orchestrator(settings, core, dispatcher, originals, internal)
 
     async def forget_request(row: Row) -> None:
         await core.journal.commit(Delete(row.collection, row.key))
@@ -197,10 +246,12 @@ async def _start_ingress_alone(
         {
             "connections": Reading("Clients connected now.", lambda: len(ingress.connections)),
             "deliveries": Reading("Events given to clients.", lambda: hub.delivered, grows=True),
+            "events_skipped": SKIPPED,
         }
     )
-    internal = settings.internal_token.reveal()
-    ingress = _ingress(settings, core, hub, orchestrator, metrics, internal)
+    ingress = _ingress(
+        settings, core, authenticator, hub, orchestrator, metrics, installation.refused
+    )
     start_retention(installation, core, orchestrator.runs.forget, ingress.forget_sessions)
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     await ingress.start(sockets["clients"])
@@ -222,6 +273,7 @@ async def _start_orchestrator_alone(
     dispatcher = Dispatcher(core.journal, core.clock)
     runs, start_runs = await open_runs(settings, installation, core, execution, dispatcher)
     start_runs({})
+    internal = token(settings, TokenKind.INTERNAL, core.patterns)
     metrics = Metrics(
         {"runs_working": Reading("Runs at work now.", lambda: len(dispatcher.working_on))}
     )
@@ -229,7 +281,7 @@ async def _start_orchestrator_alone(
         runs,
         core.bus,
         core.clock,
-        settings.internal_token.reveal(),
+        Authenticator(Registry(core.journal, core.clock), internal_token=internal).internal,
         is_at_work=dispatcher.is_working_on,
     )
     if settings.ingress_url:
@@ -241,7 +293,7 @@ async def _start_orchestrator_alone(
             runs.originals,
             runs.client_offline,
             settings.resume_window_ms,
-            settings.internal_token.reveal(),
+            internal,
         )
         await push.start()
         installation.on_stop(push.stop)
@@ -254,21 +306,37 @@ async def _start_orchestrator_alone(
     installation.urls = {"orchestrator": f"http://{at}"}
 
 
+def _remote_orchestrator(
+    settings: Settings, core: Core, dispatcher: Dispatcher, originals: Originals, token: str
+) -> HttpOrchestrator:
+    return HttpOrchestrator(
+        settings.orchestrator_url,
+        RemoteRuns(core.journal, core.clock, dispatcher, originals, core.redactor.fields),
+        core.new_id,
+        token,
+        answer_s=settings.orchestrator_timeout_ms / 1000,
+        agent_s=settings.agent_timeout_ms / 1000,
+    )
+
+
 def _ingress(
     settings: Settings,
     core: Core,
+    authenticator: Authenticator,
     hub: Hub,
     orchestrator: Orchestrator,
     metrics: Metrics,
-    internal_token: str,
+    refused: Refused,
 ) -> Ingress:
+    if not settings.api_key:
+        tell(settings, f"API key of clients: kept in {settings.home / FILES[TokenKind.API_KEY]}")
     return Ingress(
-        options=IngressOptions(
-            api_key=settings.api_key.reveal(),
+        options=Options(
             max_message_bytes=settings.ws_max_message_bytes,
             write_wait_ms=settings.ws_write_wait_ms,
             pages_of=allowed_hosts(settings),
         ),
+        authenticator=authenticator,
         hub=hub,
         sessions=Sessions(core.journal, core.clock, core.new_id),
         journal=core.journal,
@@ -278,5 +346,5 @@ def _ingress(
         pong_wait_ms=settings.ws_pong_wait_ms,
         cancel_when_gone=settings.on_disconnect == "cancel",
         metrics=metrics.text,
-        internal_token=internal_token,
+        refused=refused,
     )

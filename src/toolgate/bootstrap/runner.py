@@ -15,7 +15,7 @@ from toolgate.http import asgi
 from toolgate.sandbox.choice import make_sandbox
 from toolgate.sandbox.egress import SandboxEgress, same_for_all
 from toolgate.sandbox.sessions import Sessions
-from toolgate.surfaces.runner.app import MockEngine, RunnerApp, RunnerOptions, usage_of
+from toolgate.surfaces.runner.app import Options, RunnerApp, usage_of
 from toolgate.surfaces.runner.host_usage import machine_usage
 from toolgate.tools.engine import Engine
 from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
@@ -48,8 +48,8 @@ async def serving(settings: table.Settings, backend: Backend) -> AsyncIterator[d
         log.warning("runner_auth_token_unset any program on this machine may run tools here")
     async with contextlib.AsyncExitStack() as stack:
         clock = SystemClock()
-        engine: Engine = MockEngine()
-        isolation = MOCK
+        engine: Engine | None = None
+        isolation, can_be_clean = MOCK, False
         if backend.name != MOCK:
             guard = Guard()
             web = await stack.enter_async_context(GuardedWeb(guard))
@@ -67,10 +67,15 @@ async def serving(settings: table.Settings, backend: Backend) -> AsyncIterator[d
             stack.push_async_callback(sessions.close)
             await sessions.start()
             engine = SandboxEngine(sessions, http=guarded_http(web))
-            isolation = sessions.isolation
+            isolation, can_be_clean = sessions.isolation, sessions.can_be_clean
         app = RunnerApp(
             engine,
-            options=RunnerOptions(backend.name, isolation, settings.runner_auth_token.reveal()),
+            options=Options(
+                backend.name,
+                isolation,
+                can_be_clean=can_be_clean,
+                token=settings.runner_auth_token.reveal(),
+            ),
             clock=clock,
             usage=lambda: usage_of(*machine_usage(Path("/"))),
         )

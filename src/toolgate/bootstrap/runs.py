@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from toolgate.bootstrap.installation import Core, Installation
 from toolgate.bootstrap.tools import Execution
+from toolgate.evidence.audit import AuditLog, prune
 from toolgate.journal.dispatcher import Dispatcher, OnDue
 from toolgate.journal.journal import Row
 from toolgate.runs import records
@@ -20,10 +21,12 @@ from toolgate.runs.conversations import Conversations
 from toolgate.runs.originals import Originals
 from toolgate.runs.retention import Forget, Retention
 from toolgate.runs.runs import Limits, Runs
+from toolgate.secrets.approver_view import ApproverView
 from toolgate.settings import Settings
 from toolgate.tools.approval_records import COLLECTION as APPROVALS
 from toolgate.tools.calls import EXECUTIONS
 
+DAY_MS: Final = 86_400_000
 DRAIN_S: Final = 5.0  # for running runs after SIGTERM
 
 
@@ -47,9 +50,9 @@ async def open_runs(
     dispatcher: Dispatcher,
 ) -> tuple[Runs, StartRuns]:
     """The runs, and a function that begins their work, given the other deadlines."""
-    agents = await load_agents(settings, installation, core)
+    agents = await load_agents(settings, installation, core, execution.audit)
     session_tools = SessionTools(core.journal)
-    originals = Originals(core.journal, core.seal)
+    originals = Originals(core.journal, core.seal, ApproverView(core.patterns).show)
     await originals.load()
     runs = Runs(
         journal=core.journal,
@@ -91,15 +94,23 @@ async def open_runs(
             now = core.clock.now_ms()
             return await session_tools.forget(before, now=now, is_online=is_online)
 
+        async def forget_audit(_: int) -> int:
+            if settings.audit_keep_days:
+                now = core.clock.now_ms()
+                await prune(core.journal, before=now - settings.audit_keep_days * DAY_MS, now=now)
+            return 0
+
         runs.watch_approvals(core.bus)
         dispatcher.start(advance, {**on_due, **more_due})
         installation.on_stop(lambda: dispatcher.drain(seconds=DRAIN_S))
-        start_retention(installation, core, forget_tools, *forgets)
+        start_retention(installation, core, forget_tools, forget_audit, *forgets)
 
     return runs, start
 
 
-async def load_agents(settings: Settings, installation: Installation, core: Core) -> Agents:
+async def load_agents(
+    settings: Settings, installation: Installation, core: Core, trail: AuditLog
+) -> Agents:
     """The built-in agents, and those registered by their URL."""
     reach = HttpAgents(core.patterns.known_stream)
     installation.on_stop(reach.close)
@@ -110,7 +121,7 @@ async def load_agents(settings: Settings, installation: Installation, core: Core
         "script": ScriptAgent(),
         "assistant": assistant,
     }
-    agents = Agents(core.journal, builtin, reach.agent, core.seal, core.learn)
+    agents = Agents(core.journal, builtin, reach.agent, core.seal, trail, core.learn)
     await agents.load()
     return agents
 

@@ -14,6 +14,7 @@ from toolgate.journal.journal import Delete, Journal
 from toolgate.runs.agents.registry import AGENTS
 from toolgate.runs.originals import CALL_ARGS
 from toolgate.secrets.aesgcm_seal import AesGcmSeal
+from toolgate.tools.approval_records import ASKED_ARGS
 from toolgate.tools.capability_registry import CAPABILITIES
 from toolgate.tools.targets.registry import COLLECTION as TARGETS
 
@@ -21,7 +22,7 @@ KEY_FILE: Final = "seal.key"
 LOST: Final = "seal.key.lost"  # the owner made it: there is no copy of the key
 OLD: Final = "seal.key.old"  # the same file, once a new key was made
 
-_MISSED: Final = (TARGETS, AGENTS, CAPABILITIES, OPEN, CALL_ARGS)
+_MISSED: Final = (TARGETS, AGENTS, CAPABILITIES, OPEN, CALL_ARGS, ASKED_ARGS)
 _ALSO_FORGOTTEN: Final = (ENDED, KEYS)  # answers that would be gone soon anyway, and their keys
 _FORGOTTEN: Final = (
     "the next start makes another key, and forgets the targets, agents and MCP servers that were"

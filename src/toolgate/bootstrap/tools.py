@@ -10,7 +10,7 @@ from toolgate.bootstrap.browser import browser_route, browser_tasks
 from toolgate.bootstrap.gates import open_gate_parts
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.commands.records import InterruptedReads, Rows
-from toolgate.core.enums import Level, TrustLevel
+from toolgate.core.enums import Level, TargetKind, TrustLevel
 from toolgate.core.errors import Misconfigured
 from toolgate.core.json_schema import schema_errors
 from toolgate.core.tools import Caller, Tool
@@ -20,6 +20,7 @@ from toolgate.evidence.evidence import Evidence
 from toolgate.evidence.log import EvidenceLog
 from toolgate.policy.decide import FindPolicy
 from toolgate.policy.file import PolicyFile, load_policy
+from toolgate.policy.inputs import COMMAND_TOOLS
 from toolgate.sandbox.bwrap import BwrapSandbox
 from toolgate.sandbox.choice import BWRAP, make_sandbox
 from toolgate.sandbox.egress import SandboxEgress
@@ -36,8 +37,9 @@ from toolgate.tools.approval_records import Approvals
 from toolgate.tools.capabilities import BROWSER_CAPABILITY
 from toolgate.tools.egress import EgressRecords, PolicyEgress, registered_egress
 from toolgate.tools.engines.builtin.engine import BuiltInEngine
+from toolgate.tools.engines.builtin.registry import BUILT_IN
 from toolgate.tools.engines.files_run import FilesRun
-from toolgate.tools.engines.path_rules import PathRules, takes_paths
+from toolgate.tools.engines.path_rules import PathRules
 from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
 from toolgate.tools.engines.transfers import Transfers
@@ -46,7 +48,7 @@ from toolgate.tools.files import FileArtifacts
 from toolgate.tools.gate import Gate
 from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.routing import Route as ToolRoute
-from toolgate.tools.routing import Routing, as_named, named_tools, on_target
+from toolgate.tools.routing import Routing, named_tools, on_target, runs_on_target
 from toolgate.tools.simulation import Simulation
 from toolgate.tools.targets.health import TargetHealths
 from toolgate.tools.targets.registry import TargetEngine, Targets, tokens
@@ -99,9 +101,9 @@ async def open_execution(
     installation.on_stop(sandboxes.close)
     runners = DockerRunners(clock=clock)
     installation.on_stop(runners.close)
-    targets = Targets(journal, clock=clock, seal=core.seal)
-    for known in tokens(await targets.list()):
-        core.learn(known)
+    targets = Targets(journal, clock=clock, seal=core.seal, read_promises=runners.read_promises)
+    for known, name in tokens(await targets.list()).items():
+        core.learn(known, name)
     target_health = TargetHealths(
         targets.list,
         clock=clock,
@@ -119,11 +121,27 @@ async def open_execution(
         version=VERSION,
         holds_secret=lambda text: redactor.text(text) != text,
     )
-    local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
+    local = SandboxEngine(
+        sandboxes,
+        http=guarded_http(web, permits=policies.permits_hop),
+        others=dict.fromkeys(
+            COMMAND_TOOLS & BUILT_IN.keys(),
+            lambda request, update: built_in.run(request, update=update),
+        ),
+    )
     files = FileArtifacts(
         blobs, journal, clock=clock, holds_secret=lambda text: bool(core.patterns.find(text))
     )
-    at_target = TargetEngine(targets, local=local, remote=runners.engine)
+    at_target = TargetEngine(
+        targets,
+        local=local,
+        remote=runners.engine,
+        can_be_clean=lambda target: (
+            sandboxes.can_be_clean
+            if target.kind is TargetKind.LOCAL_HOST
+            else runners.can_be_clean(target)
+        ),
+    )
     on_targets = PathRules(Transfers(at_target, files), policies)
     files_run = FilesRun(policies, sandboxes)
     pins = Pins(journal, clock, core.seal, audit)
@@ -149,17 +167,18 @@ async def open_execution(
     routes = [
         *([] if limits is None else [limits.route()]),
         on_target(
-            lambda _: on_targets, offers=TARGET_TOOLS, place=files_run.added_to(at_target.place)
+            lambda _: on_targets,
+            tools=[
+                *TARGET_TOOLS,
+                *(tool for tool in built_in.tools() if tool.name in COMMAND_TOOLS),
+            ],
+            place=files_run.added_to(at_target.place),
+            can_be_clean=at_target.can_be_clean,
         ),
         browser,
         upstreams.route(),
         *await _search(settings, installation),
-        named_tools(
-            PathRules(built_in, policies),
-            [tool for tool in built_in.tools() if takes_paths(tool)],
-            place=files_run.added_to(as_named),
-        ),
-        named_tools(built_in, [tool for tool in built_in.tools() if not takes_paths(tool)]),
+        named_tools(built_in, [tool for tool in built_in.tools() if not runs_on_target(tool.name)]),
     ]
     routing = Routing(routes)
     registry = None if admission is None else admission.registry

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from toolgate.core.enums import LocatorMode, TrustLevel
 from toolgate.core.errors import ToolgateError
@@ -59,6 +59,21 @@ class ExtractOptions:
     max_elements: int = 50
     max_content_length: int = 4000
     digest: bool = False  # of all its text, however little of it is asked for
+    html: bool = False  # the document as it is now, for the extraction of its main text
+
+
+class FrameText(NamedTuple):
+    url: str
+    text: str
+    is_read: bool = True  # False: another site's, which its page does not show us
+
+
+class DocumentAnswer(NamedTuple):
+    """A server's answer to a request for a tab's document."""
+
+    url: str
+    status: int
+    mime_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +93,17 @@ class Extract:
     degraded: Degraded | None = None
     download: "Download | None" = None
     digest: str = ""  # where it was asked for: the same for the same text
+    answers: tuple[DocumentAnswer, ...] = ()  # redirects, then that of the page; none of a file
+    html: str = ""  # where it was asked for, and not too large
+    is_empty: bool = False  # it shows nothing: no text, picture or control
+    said: int = 0  # characters of its text; of a long one, some 2,000
+    signs: tuple[str, ...] = ()  # of a check for robots
+    frames: tuple[FrameText, ...] = ()  # where the HTML was asked for
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that the page came with; 0 where no server sent it."""
+        return self.answers[-1].status if self.answers else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +117,7 @@ class Locator:
 @dataclass(frozen=True, slots=True)
 class Download:
     name: str
-    mime_type: str
+    mime_type: str  # as the server says
     content: bytes
 
 
@@ -104,6 +130,8 @@ class Picture:
 
 
 class Reader(Protocol):
+    """A tab to read pages in; a page that sends a form raises NavigationRefused."""
+
     async def read(self, url: str, options: ExtractOptions) -> Extract:
         """Go there and extract, whatever the page does: a hang gives a degraded extract."""
         ...
@@ -133,6 +161,11 @@ class Tab(Reader, Protocol):
     async def click(self, locator: Locator, *, timeout_ms: int) -> None: ...
 
     async def press(self, locator: Locator, key: str, *, timeout_ms: int) -> None: ...
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that the page came with; 0 where no server sent it."""
+        ...
 
     @property
     def unanswered(self) -> str:
@@ -171,12 +204,19 @@ class Tab(Reader, Protocol):
 
     async def cookie_count(self) -> int: ...
 
+    def check_refused(self) -> None:
+        """Raise NavigationRefused if the page tried to send a form in a run that may not."""
+        ...
+
 
 class BrowserSession(Protocol):
     """Cookies and storage of its own; nothing is shared with another session."""
 
-    def tab(self, *, run_id: str) -> AbstractAsyncContextManager[Tab]:
-        """A tab to work in, once it is this run's turn; reused or closed afterwards."""
+    def tab(self, *, run_id: str, submits: bool = False) -> AbstractAsyncContextManager[Tab]:
+        """A tab to work in, once it is this run's turn; reused or closed afterwards.
+
+        Only a run that `submits` may navigate by another method than GET.
+        """
         ...
 
     def reader(self, *, run_id: str) -> AbstractAsyncContextManager[Reader]:

@@ -6,7 +6,15 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.browser.browser import Degraded, Extract, ExtractOptions, PageError
+from toolgate.browser.browser import (
+    Degraded,
+    Extract,
+    ExtractOptions,
+    FrameText,
+    NavigationFailed,
+    PageError,
+)
+from toolgate.browser.documents import TabDocuments
 from toolgate.contracts.wire import UNREADABLE
 
 WATCH: Final = files("toolgate.browser").joinpath("page_watch.js").read_text("utf-8")
@@ -15,6 +23,12 @@ EXTRACTOR: Final = files("toolgate.browser").joinpath("page_extractor.js").read_
 
 # Some times what the extractor says of the largest page: only a page that speaks for it says more.
 LONGEST: Final = 8 * 1024 * 1024
+
+
+class _Frame(msgspec.Struct, rename="camel"):
+    url: str
+    text: str
+    is_read: bool
 
 
 class Looked(msgspec.Struct, rename="camel"):
@@ -26,6 +40,11 @@ class Looked(msgspec.Struct, rename="camel"):
     restless: bool
     status: int = 0
     digest: str = ""
+    html: str = ""
+    is_empty: bool = False
+    said: int = 0
+    signs: tuple[str, ...] = ()
+    frames: tuple["_Frame", ...] = ()
     page_info: msgspec.Raw = msgspec.Raw()
     content: msgspec.Raw = msgspec.Raw()
 
@@ -43,19 +62,26 @@ def decode_looked(said: Any) -> Looked:
         raise PageError("the page cannot be understood") from wrong
 
 
+ERROR_PAGE: Final = "chrome-error:"
+
+
 def argument_of(options: ExtractOptions, *, quiet_ms: int) -> dict[str, Any]:
     return {
         "pageInfo": options.page_info,
         "content": options.content,
         "sections": True,
         "digest": options.digest,
+        "html": options.html,
         "maxElements": options.max_elements,
         "maxContentLength": options.max_content_length,
         "quietMs": quiet_ms,
     }
 
 
-def extract_of(looked: Looked) -> Extract:
+def extract_of(looked: Looked, documents: TabDocuments) -> Extract:
+    """Raises NavigationFailed for the browser's own error page."""
+    if looked.url.startswith(ERROR_PAGE):
+        raise NavigationFailed("the page cannot be reached: the browser shows an error instead")
     return Extract(
         url=looked.url,
         title=looked.title,
@@ -65,6 +91,12 @@ def extract_of(looked: Looked) -> Extract:
         page_info=bytes(looked.page_info) or None,
         content=bytes(looked.content) or None,
         digest=looked.digest,
+        answers=documents.answers_to(looked.url),
+        html=looked.html,
+        is_empty=looked.is_empty,
+        said=looked.said,
+        signs=looked.signs,
+        frames=tuple(FrameText(each.url, each.text, each.is_read) for each in looked.frames),
     )
 
 

@@ -14,8 +14,9 @@ async (options) => {
   // A script can take itself out of the page, and what it began goes on.
   const scripted = () => document.scripts.length > 0 || watch.framed || watch.pending > 0;
   const quiet = async () => {
-    // Without a script nothing changes after the parser is done.
-    if (!options.quietMs || (!scripted() && document.readyState !== "loading")) return;
+    // Without a script or a frame nothing changes after the parser is done.
+    const lively = scripted() || document.querySelector("iframe,frame") !== null;
+    if (!options.quietMs || (!lively && document.readyState !== "loading")) return;
     let changes = 0;
     const observer = new MutationObserver((records) => { changes += records.length; });
     observer.observe(document, { childList: true, subtree: true, characterData: true });
@@ -51,6 +52,7 @@ async (options) => {
   const shown = (element) => !element.checkVisibility || element.checkVisibility({ visibilityProperty: true });
 
   // Text by the nearest block, in reading order, open shadow roots included.
+  let cutShort = false; // whether the last sections were not all
   const sections = (limit) => {
     const found = [];
     let left = limit;
@@ -91,6 +93,7 @@ async (options) => {
     const root = its("body") || its("documentElement");
     if (root) walk(root);
     flush();
+    cutShort = left <= 0 || looked >= WORST;
     return found;
   };
 
@@ -216,14 +219,13 @@ async (options) => {
   };
 
   if (options.quietMs) await parsed();
-  if (options.still && watch.framed) return "framed";
   await quiet();
-  if (options.still && watch.framed) return "framed"; // what it waits for will not come here
   // A picture or a drawing never has a body; else, this is between two documents.
   if (!its("body") && (its("contentType") === "text/html" || document.readyState !== "complete")) return "";
   const title = whole(cut(tidy(its("title") || ""), 500));
   const type = pageType();
   const text = options.content || options.pageInfo || options.sections ? sections(options.content ? options.maxContentLength : 1000) : [];
+  const truncated = cutShort;
   const digest = (words) => {
     let [one, other] = [0x811c9dc5, 0x41c6ce57];
     for (let at = 0; at < words.length; at++) {
@@ -232,11 +234,49 @@ async (options) => {
     }
     return `${words.length}-${one >>> 0}-${other >>> 0}`;
   };
+  const SHOWS = "img,svg,canvas,video,audio,embed,object,iframe,frame,input:not([type=hidden]),button,select,textarea";
+  const root = its("body") || its("documentElement");
+  const isEmpty = text.length === 0 && (!root || !(root.matches("svg,math") || root.querySelector(SHOWS)));
+  const ROBOT_SIGNS = { challenge: "#challenge-form,#cf-challenge-running,#challenge-error-text,#px-captcha,#sec-if-cpt-container",
+    captcha: "iframe[src*='captcha'],.g-recaptcha,.h-captcha,.cf-turnstile,[id*='captcha' i] img" };
+  const signs = Object.keys(ROBOT_SIGNS).filter((sign) => document.querySelector(ROBOT_SIGNS[sign]));
+  const SOME_TEXT = 2000;
+  const MOST_TEXT = 2e6; // characters; of a larger document no copy is made
+  const MOST_NODES = 60000;
+  // Counted as far as it is bounded: of a larger document it is too small.
+  const textLength = (most) => {
+    if (!its("documentElement")) return 0;
+    const texts = document.createTreeWalker(its("documentElement"), NodeFilter.SHOW_TEXT);
+    let size = 0;
+    for (let nodes = 0; size <= most && nodes < MOST_NODES && texts.nextNode(); nodes++) {
+      if (!HIDDEN.has(texts.currentNode.parentNode.nodeName)) size += tidy(texts.currentNode.data.slice(0, most)).length;
+    }
+    return size;
+  };
+  const copied = () => {
+    if (!its("documentElement") || document.getElementsByTagName("*").length > MOST_NODES || textLength(MOST_TEXT) > MOST_TEXT) return "";
+    const copy = document.implementation.createHTMLDocument("").importNode(its("documentElement"), true);
+    for (const one of copy.querySelectorAll("script:not([type='application/ld+json']),style,svg,link[rel=stylesheet]")) one.remove();
+    const html = copy.outerHTML;
+    return html.length > 2 * MOST_TEXT ? "" : whole(html);
+  };
   // Whether this page could go elsewhere by itself.
   const restless = scripted() || document.querySelector("meta[http-equiv=refresh i]") !== null;
   const navigation = performance.getEntriesByType("navigation")[0];
-  const answer = { restless, status: (navigation && navigation.responseStatus) || 0, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
+  const answer = { restless, isEmpty, signs, said: textLength(SOME_TEXT), status: (navigation && navigation.responseStatus) || 0, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
   if (options.digest) answer.digest = digest(sections(1e6).map((section) => section.text).join("\n"));
+  if (options.html) {
+    answer.html = copied();
+    // Of its own site; another site's frames say nothing here.
+    answer.frames = [...document.querySelectorAll("iframe,frame")].slice(0, 20).map((frame) => {
+      let inner = null;
+      try { inner = frame.contentDocument; } catch (_) { /* another site's */ }
+      const url = whole(cut(String((inner && inner.URL) || frame.src || ""), 1000));
+      if (!inner) return { url, isRead: false, text: "" };
+      const text = (inner.body && shown(frame) && inner.body.innerText) || "";
+      return { url, isRead: true, text: whole(cut(text, 50000)) };
+    }).filter((frame) => frame.text || !frame.isRead);
+  }
   const some = elements(options.pageInfo ? options.maxElements : 0);
   answer.elementCount = some.total;
   if (options.pageInfo) {
@@ -270,7 +310,9 @@ async (options) => {
       const src = image.currentSrc || image.src;
       if (/^https?:/.test(src)) images.push({ alt: whole(cut(tidy(image.alt || ""), 100)), src: whole(cut(src, 1000)) });
     }
-    answer.content = { title, sections: text, links, images, metadata };
+    answer.content = { title, sections: text, links, images, metadata, truncated };
+    const length = text.reduce((sum, section) => sum + section.text.length, 0);
+    answer.content.totalLength = truncated ? Math.max(length, textLength(MOST_TEXT)) : length;
   }
   return written(answer);
 }

@@ -1,6 +1,5 @@
 // Runs before a page's own scripts: counts what the page waits for (the bodies of requests that it
-// has not read yet, frames, idle moments, a first sight of something), and notes whether any of it
-// needs frames to be drawn.
+// has not read yet, frames, idle moments, a first sight of something), and notes if it is animated.
 (() => {
   const key = Symbol.for("toolgate.pending");
   if (window[key]) return;

@@ -80,7 +80,7 @@ def show(operator: Operator, *, approval_id: str, reveal: bool, as_json: bool) -
     """Show the whole call that APPROVAL_ID is about.
 
     The commands that answer it are printed too.
-    Characters that cannot be seen are printed as JSON escapes.
+    Characters that cannot be seen are printed as <U+200B>.
     """
     one = _revealed(operator, approval_id) if reveal else _one(operator, approval_id)
     if as_json:
@@ -217,8 +217,8 @@ def _print(one: Members, *, hints: bool) -> None:
             "decided by": one_line(one.get("decidedBy", "")),
         }
     )
-    if not one.get("args") and CUT in summary:
-        click.echo("These arguments are cut short; the console shows all of them.")
+    if "args" not in one and CUT in summary:
+        click.echo("These arguments are cut short: an earlier version asked, and kept no more.")
     if is_open and _is_hidden(one):
         click.echo(f"{one['hidden']} characters are hidden: reveal them before you decide.")
     verbs = (["show", "--reveal"] if _is_hidden(one) else ["approve"], ["reject"])

@@ -13,13 +13,13 @@ from urllib.parse import quote
 import click
 
 from toolgate.cli.operator import opener_for, refusal, silence
-from toolgate.cli.options import gateway_url, with_settings
-from toolgate.core.errors import Invalid, Misconfigured, Unavailable
+from toolgate.cli.options import gateway_url, known_token, with_settings
+from toolgate.core.errors import Invalid, Unavailable
+from toolgate.secrets.own_tokens import TokenKind
 from toolgate.settings import Settings
 from toolgate.tools.files import LARGEST_FILE
 
 TIMEOUT_S: Final = 60.0
-TOKEN_FILE: Final = "executor.token"  # noqa: S105 - a file's name
 
 
 @click.group()
@@ -76,8 +76,9 @@ def get(
 
 def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | None = None) -> bytes:
     address = gateway_url(settings, url)
+    token = known_token(settings, TokenKind.EXECUTOR)
     request = urllib.request.Request(  # noqa: S310 - the operator's own URL
-        address + path, data=content, headers={"Authorization": f"Bearer {_token(settings)}"}
+        address + path, data=content, headers={"Authorization": f"Bearer {token}"}
     )
     try:
         with opener_for(address).open(request, timeout=TIMEOUT_S) as got:
@@ -87,14 +88,3 @@ def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | Non
         raise refusal(refused, address, setting="EXECUTOR_TOKEN") from refused
     except (OSError, ValueError, http.client.HTTPException) as silent:
         raise silence("gateway", address, silent) from silent
-
-
-def _token(settings: Settings) -> str:
-    if settings.executor_token:
-        return settings.executor_token.reveal()
-    try:
-        return (settings.home / TOKEN_FILE).read_text().strip()
-    except OSError as unreadable:
-        raise Misconfigured(
-            f"no executor token: set EXECUTOR_TOKEN, or --home to where {TOKEN_FILE} is"
-        ) from unreadable

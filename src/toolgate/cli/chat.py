@@ -8,21 +8,25 @@ import os
 import sys
 import threading
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import click
 import uvloop
+from msgspec import UnsetType
 
 from toolgate import settings as table
-from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
+from toolgate.cli.operator import is_this_machine
+from toolgate.cli.options import EXIT_FAILED, client_key, host_in_url, with_settings
 from toolgate.cli.terminal import one_line, plain
 from toolgate.client.sessions import Disconnected, Refused, Session, connect, retracted
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.core.enums import RunStatus
 from toolgate.core.errors import Misconfigured, Unavailable
+from toolgate.secrets.own_tokens import FILES, TokenKind
 
 PROMPT = "> "
-CUT = "… [cut: "  # so does the pipeline say how much more there is
+CUT = "… [cut: "
 _asking = asyncio.Lock()  # an answer is to the one question that is open
 
 
@@ -102,8 +106,15 @@ async def _decide(asked: wire.ApprovalRequired) -> bool:
         click.echo(f"\n? {summary}" if summary.startswith(f"{name} ") else f"\n? {name} {summary}")
         if asked.reason:
             click.echo(f"  {one_line(asked.reason)}")
-        if CUT in summary or summary.endswith("…"):  # nobody should approve what they cannot see
-            click.echo("  this is cut short; the console shows all of it, under Approvals")
+        is_known_whole = not isinstance(asked.args, UnsetType)  # another's orchestrator may cut
+        if not is_known_whole and (CUT in summary or summary.endswith("…")):
+            click.echo("  this is cut short: its orchestrator has the rest")
+        if asked.hidden:
+            reveal = f"toolgate approvals show {one_line(asked.approval_id)} --reveal"
+            click.echo(
+                f"  {asked.hidden} characters are hidden: reveal them first, in the console or with"
+            )
+            click.echo(f"  {reveal}")
         try:
             answer = await _line("  approve? [y/N] ")
         except asyncio.CancelledError:  # it was decided elsewhere, or the run has ended
@@ -180,6 +191,8 @@ async def _chat(talk: Talk, once: str) -> bool:
     except (Disconnected, Refused) as failed:
         never = isinstance(failed, Disconnected) and not is_connected
         hint = "; `toolgate up` starts it, --url says where it is" if never else ""
+        if isinstance(failed, Refused) and failed.code == wire.ErrorCode.AUTH_FAILED:
+            hint = f": set API_KEY, or --home to where {FILES[TokenKind.API_KEY]} is kept"
         raise Unavailable(f"{talk.url}: {failed}{hint}") from failed
 
 
@@ -214,12 +227,12 @@ def command(
     line of stdin is a message, and what needs a person waits for one elsewhere, such as in the
     console. Exits 1 where a run did not end well.
     """
+    key = client_key(settings, here=not url or is_this_machine(urlsplit(url).hostname or ""))
     url = url or f"ws://{host_in_url(settings)}:{settings.ws_port}/ws"
     if not url.startswith(("ws://", "wss://")):
         raise Misconfigured(f"--url {url} is not a WebSocket's address, such as ws://HOST:8090/ws")
     # What the session logs is said here anyway.
     logging.getLogger("toolgate").addHandler(logging.NullHandler())
-    key = settings.api_key.reveal()
     talk = Talk(url, agent, user, key, session_id, as_json)
     if not uvloop.run(_chat(talk, " ".join(message))):
         sys.exit(EXIT_FAILED)

@@ -9,8 +9,9 @@ import click
 
 from toolgate import settings as table
 from toolgate.cli.operator import kept_in
-from toolgate.cli.options import host_in_url, with_settings
-from toolgate.core.errors import Misconfigured, Unavailable
+from toolgate.cli.options import host_in_url, known_token, with_settings
+from toolgate.core.errors import Unavailable
+from toolgate.secrets.own_tokens import TokenKind
 
 TIMEOUT_S: float = 40.0
 
@@ -40,17 +41,7 @@ async def _code(url: str, token: str) -> str:
 @with_settings
 def command(settings: table.Settings, *, is_opened: bool, as_json: bool) -> None:
     """Print a link that signs the operator in, once."""
-    kept = settings.home / "operator.token"
-    try:
-        token = settings.operator_token.reveal() or kept.read_text().strip()
-    except FileNotFoundError:
-        token = ""
-    except OSError as refused:
-        raise Misconfigured(
-            f"{kept} cannot be read ({refused.strerror}): set OPERATOR_TOKEN, or ask as its owner"
-        ) from refused
-    if not token:
-        raise Misconfigured(f"{kept} is not there: say with --home where Toolgate keeps its data")
+    token = known_token(settings, TokenKind.OPERATOR)
     url = f"http://{host_in_url(settings)}:{settings.gateway_port}/console"
     link = f"{url}#code={asyncio.run(_code(url, token))}"
     click.echo(json.dumps({"link": link}) if as_json else link)

@@ -24,11 +24,12 @@ from toolgate import settings as table
 from toolgate.bootstrap.roles import start_everything
 from toolgate.browser.chromium import INSTALL
 from toolgate.browser.sample_pages import PAGES
-from toolgate.cli.operator import Operator, operator_token
-from toolgate.cli.options import host_in_url, with_settings
+from toolgate.cli.operator import Operator
+from toolgate.cli.options import client_key, host_in_url, known_token, with_settings
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.core.errors import Unavailable
+from toolgate.secrets.own_tokens import TokenKind, new_token
 from toolgate.settings import Secret, Settings
 
 PATIENCE_S: Final = 60.0
@@ -77,31 +78,33 @@ class Teller:
 @contextlib.asynccontextmanager
 async def _instance(
     settings: Settings, *, use_running: bool
-) -> AsyncIterator[tuple[Any, Operator]]:
-    """The addresses of a Toolgate to play on, and its operator."""
+) -> AsyncIterator[tuple[Any, Operator, str]]:
+    """The addresses of a Toolgate to play on, its operator, and the clients' key."""
     if use_running:
-        token = operator_token(settings)
+        token = known_token(settings, TokenKind.OPERATOR)
         gateway = f"http://{host_in_url(settings)}:{settings.gateway_port}"
         ws = f"ws://{host_in_url(settings)}:{settings.ws_port}/ws"
-        yield {"ingress_ws": ws}, Operator(gateway, token)
+        yield {"ingress_ws": ws}, Operator(gateway, token), client_key(settings, here=True)
         return
     with tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home:
-        token = "token-of-the-demo"  # noqa: S105 - of an installation that lives for seconds
+        token, key = new_token(TokenKind.OPERATOR), new_token(TokenKind.API_KEY)
         private = replace(
             settings,
             home=Path(home) / "home",
+            state_dir=Path(home) / "state",
             ws_port=0,
             http_port=0,
             orchestrator_port=0,
             gateway_port=0,
             operator_token=Secret(token),
+            api_key=Secret(key),
             policy_file="",
             log_level="error",
         )
         starting = asyncio.create_task(start_everything(private))
         try:
             urls = (await asyncio.shield(starting)).urls
-            yield urls, Operator(urls["gateway"], token)
+            yield urls, Operator(urls["gateway"], token), key
         finally:
             # Also where Ctrl-C came while it began: what is half begun would go on writing into a
             # directory that is about to be removed.
@@ -138,8 +141,8 @@ async def _unasked(event: wire.ApprovalRequired) -> None:
 
 async def _play(settings: Settings, tell: Teller, *, use_running: bool) -> None:
     async with (
-        _instance(settings, use_running=use_running) as (urls, operator),
-        connect(urls["ingress_ws"], user_id="demo", api_key=settings.api_key.reveal()) as session,
+        _instance(settings, use_running=use_running) as (urls, operator, key),
+        connect(urls["ingress_ws"], user_id="demo", api_key=key) as session,
     ):
         await asyncio.to_thread(operator.data, "GET", "/policy")  # a wrong token is told at once
         tell.step("A client connects")

@@ -16,15 +16,16 @@ from toolgate.cli.terminal import of_file, plain, progress, through
 from toolgate.core.errors import Damaged, NotFound, Unavailable
 from toolgate.evidence.check import (
     ARTIFACT_DIRECTORY,
-    LOG_DIRECTORY,
     ClosedHome,
     LogReport,
+    check_home,
     check_log,
     check_proof,
     exported_artifact,
 )
 from toolgate.evidence.checkpoints import VerifierKey, tiles_of
-from toolgate.evidence.records import artifacts_of, make_proof, size_of, subject_of
+from toolgate.evidence.marks import Marks
+from toolgate.evidence.records import LOG_DIRECTORY, artifacts_of, make_proof, size_of, subject_of
 from toolgate.evidence.tiles import CHECKPOINT, PUBLIC_KEY
 from toolgate.journal.sqlite.read_only import JOURNAL_FILE
 
@@ -144,15 +145,14 @@ def _verify_directory(path: Path, key: str, since: Path | None, *, as_json: bool
     older = since.read_bytes().decode() if since else ""
     if (path / JOURNAL_FILE).is_file():
         with ClosedHome(path) as closed, progress("Verifying records") as told:
-            root = closed.log.root
-            report = check_log(
-                root,
-                key=_key_for(root, key, path / "keys" / PUBLIC_KEY),
-                since=older,
-                read_artifact=closed.artifact,
-                journal=closed.filed(),
-                told=told,
-            )
+            marks = Marks(settings.load().state_dir)
+            # Before the checkpoint: a running Toolgate writes the mark after it.
+            found = marks.find(closed.installation(), path)
+            mark = found[0] if found else None
+            given = _key_for(closed.log.root, key, path / "keys" / PUBLIC_KEY)
+            report = check_home(closed, key=given, since=older, mark=mark, told=told)
+        if mark is None:
+            report.notes.append("STATE_DIR has no mark of this home to compare it with")
         _report(report, as_json=as_json)
         return
     root = path if (path / CHECKPOINT).exists() else path / LOG_DIRECTORY
@@ -180,6 +180,7 @@ def _report(report: LogReport, *, as_json: bool) -> None:
                     "ok": not report.problems,
                     "records": report.size,
                     "artifacts": report.artifacts,
+                    "auditRows": report.audit_rows,
                     "problems": report.problems,
                     "notes": report.notes,
                 }
@@ -196,7 +197,8 @@ def _report(report: LogReport, *, as_json: bool) -> None:
         count = len(report.problems)
         what = "1 thing is" if count == 1 else f"{count} things are"
         raise Damaged(f"{what} not as recorded")
-    click.echo(f"verified: {report.size} records, {report.artifacts} artifacts")
+    rows = f", {report.audit_rows} audit rows" if report.audit_rows else ""
+    click.echo(f"verified: {report.size} records, {report.artifacts} artifacts{rows}")
 
 
 def _key_for(root: Path, key: str, *others: Path) -> VerifierKey:

@@ -26,6 +26,7 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "orchestrator": ("orchestrator", "Start only the orchestrator: runs and their tools."),
     "chat": ("chat", "Talk to an agent in the terminal."),
     "evidence": ("evidence", "Show, export and verify what was done."),
+    "restore": ("restore", "Go on with a home that was put back from a copy."),
     "audit": ("audit", "Query the audit log."),
     "approvals": ("approvals", "Show the calls that wait for a person, and answer them."),
     "runs": ("runs", "List agents' runs, show one, cancel one."),
@@ -38,6 +39,7 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "events": ("events", "Show what happens, as it happens."),
     "settings": ("settings", "List every setting, its default and its meaning."),
     "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),
+    "testkit": ("testkit", "Check your own end of a contract against its seed."),
     "completion": ("completion", "Print what a shell needs to complete commands."),
 }
 

@@ -13,22 +13,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
 from rich.text import Text
 
-from toolgate.cli.options import gateway_url, with_settings
+from toolgate.cli.options import gateway_url, known_token, with_settings
 from toolgate.cli.terminal import one_line, print_table, table_of
-from toolgate.core.errors import Misconfigured, Refused, Unavailable
+from toolgate.core.errors import Refused, Unavailable
+from toolgate.secrets.own_tokens import TokenKind
 from toolgate.settings import Settings
 
 TIMEOUT_S: Final = 40.0
 GATEWAY_HEALTH: Final = frozenset({"ok", "version", "uptime"})
 HEALTH_TIMEOUT_S: Final = 2.0  # ours: of this machine, and answered from memory
 MOST_HEALTH_BYTES: Final = 64 * 1024  # ours: another program's answer may have no end
-TOKEN_FILE: Final = "operator.token"  # noqa: S105 - a file's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +81,11 @@ class _NotElsewhere(urllib.request.HTTPRedirectHandler):
 def opener_for(url: str) -> urllib.request.OpenerDirector:
     """An opener for this address. Loopback is reached directly: no proxy may get the token."""
     host = urllib.parse.urlsplit(url).hostname or ""
-    direct = [urllib.request.ProxyHandler({})] if _is_this_machine(host) else []
+    direct = [urllib.request.ProxyHandler({})] if is_this_machine(host) else []
     return urllib.request.build_opener(_NotElsewhere, *direct)
 
 
-def _is_this_machine(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -159,22 +158,10 @@ def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:
     @with_settings
     @functools.wraps(command)
     def wrapped(*args: Any, settings: Settings, url: str | None, **kwargs: Any) -> Any:
-        operator = Operator(gateway_url(settings, url), operator_token(settings))
+        operator = Operator(gateway_url(settings, url), known_token(settings, TokenKind.OPERATOR))
         return command(*args, operator=operator, **kwargs)
 
     return wrapped
-
-
-def operator_token(settings: Settings) -> str:
-    if settings.operator_token:
-        return settings.operator_token.reveal()
-    path: Path = settings.home / TOKEN_FILE
-    try:
-        return path.read_text().strip()
-    except OSError as unreadable:
-        raise Misconfigured(
-            f"no operator token: set OPERATOR_TOKEN, or --home to where {TOKEN_FILE} is"
-        ) from unreadable
 
 
 def show(

@@ -10,6 +10,7 @@ import click
 
 from toolgate import settings as table
 from toolgate.core.errors import Misconfigured
+from toolgate.secrets.own_tokens import FILES, TokenKind, kept_token
 
 EXIT_FAILED: Final = 1
 
@@ -19,6 +20,35 @@ def host_in_url(settings: table.Settings) -> str:
     anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read here, not bound
     host = anywhere.get(settings.host, settings.host)
     return f"[{host}]" if ":" in host else host
+
+
+def known_token(settings: table.Settings, kind: TokenKind) -> str:
+    """A token that is set, or that Toolgate has made and kept in home; raises Misconfigured."""
+    found, path = _set_or_kept(settings, kind), settings.home / FILES[kind]
+    if not found:
+        raise Misconfigured(
+            f"{path} is not there: set {table.TOKENS[kind].upper()}, or --home to where Toolgate"
+            " keeps its data"
+        )
+    return found
+
+
+def client_key(settings: table.Settings, *, here: bool) -> str:
+    """What a client says as `api_key`; only a Toolgate that is `here` gets the key in home."""
+    if settings.any_key or (not here and not settings.api_key):
+        return ""
+    return _set_or_kept(settings, TokenKind.API_KEY)
+
+
+def _set_or_kept(settings: table.Settings, kind: TokenKind) -> str:
+    path = settings.home / FILES[kind]
+    try:
+        return settings.token(kind) or kept_token(path)
+    except OSError as unreadable:
+        raise Misconfigured(
+            f"{path} cannot be read ({unreadable.strerror}): set {table.TOKENS[kind].upper()}, or"
+            " ask as its owner"
+        ) from unreadable
 
 
 def gateway_url(settings: table.Settings, given: str | None) -> str:

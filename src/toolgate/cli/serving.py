@@ -22,7 +22,10 @@ async def _serve(start: Callable[[Settings], Awaitable[Installation]], settings:
     installation = await start(settings)
     try:
         collect_seldom()
-        sys.stdout.write(json.dumps({"ready": True, "urls": installation.urls}) + "\n")
+        line: dict[str, object] = {"ready": True, "urls": installation.urls}
+        if installation.not_started:
+            line["not_started"] = installation.not_started
+        sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
         if installation.console_link:
             tell(settings, f"Console, signed in once by this link: {installation.console_link}")

@@ -107,10 +107,25 @@ def _wait(operator: Operator, path: str, what: str) -> Any:
     return found
 
 
+def _items(result: Any) -> list[Any]:
+    """The pages of a result, by whichever name its template has for them."""
+    if not isinstance(result, dict):
+        return []
+    found = [result[name] for name in ("items", "pages", "snapshots") if name in result]
+    return [item for items in found for item in items]
+
+
 def _tell(found: Any) -> None:
     click.echo(f"{found['status']} in {found['metrics']['elapsedMs']} ms: {found['runId']}")
     if found["error"]:
         click.echo(f"{found['error']['errorCode']}: {plain(found['error']['message'])}", err=True)
         click.echo(plain(found["error"]["recoverHint"]), err=True)
+    for item in _items(found["result"]):
+        if item["success"]:
+            click.echo(f"ok      {plain(item['url'])}  {plain(item.get('title', ''))}")
+        else:
+            error = item["error"]
+            click.echo(f"failed  {plain(item['url'])}  {plain(error['message'])}")
+            click.echo(f"        {plain(error.get('recoverHint', ''))}")
     for artifact in found["artifacts"]:
         click.echo(f"{artifact['artifactId']}  {artifact['size']:>9}  {plain(artifact['name'])}")

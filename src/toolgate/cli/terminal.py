@@ -13,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment, Segments
 from rich.table import Column, Table
 
+from toolgate.core.visible import visible
+
 T = TypeVar("T")
 Progressed = Callable[[int, int], None]
 """Called with the part that is done, and the whole."""
@@ -25,12 +27,6 @@ _STEERING: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     "\ud800-\udfff]"  # halves of characters, which cannot be written at all
 )
-# Beside those: characters without a glyph of their own, and blanks that are not the space.
-_UNSEEN: Final = re.compile(
-    f"{_STEERING.pattern[:-1]}\u00a0\u00ad\u034f\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
-    "\u202f\u205f-\u206f\u2800\u3000\u3164\ue000-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U0010ffff]"
-)
 
 
 def plain(text: str) -> str:
@@ -40,18 +36,12 @@ def plain(text: str) -> str:
 
 def one_line(text: str) -> str:
     """A stranger's text where a line means something: nothing in it is unseen or looks like a line."""
-    return _UNSEEN.sub(_visible, text).replace("\n", "\u240a")
+    return visible(text).replace("\n", "\u240a")
 
 
 def exact(value: Any) -> str:
-    """A value as JSON for a person: each character is seen, or stands as its JSON escape."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    return _UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else _escape(found[0]), text)
-
-
-def _escape(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+    """A value as JSON for a person: each character is seen."""
+    return visible(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def print_facts(facts: Mapping[str, str]) -> None:

@@ -17,7 +17,8 @@ def command(settings: table.Settings) -> None:
     """Start ingress, orchestrator, gateway and console in one process.
 
     Prints one JSON line with every URL once it is ready; everything else goes to stderr. Stops
-    cleanly on Ctrl-C and SIGTERM.
+    cleanly on Ctrl-C and SIGTERM. With ORCHESTRATOR_URL it uses that orchestrator and starts none of
+    its own; `not_started` in the ready line says so.
     """
     if settings.gateway_port and not os.access(settings.home, os.F_OK):
         from toolgate.cli.operator import answers  # noqa: PLC0415 - only where a home is made

@@ -24,8 +24,8 @@ import msgspec
 from toolgate.client.sockets import Closed, Socket, open_socket
 from toolgate.client.toolbox import Toolbox
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.contracts.ingress_v1 import CloseCode
-from toolgate.contracts.wire import UNREADABLE
+from toolgate.contracts.ingress_v1 import CloseCode, Reason
+from toolgate.contracts.wire import UNREADABLE, field_of
 from toolgate.core.enums import Decision, RunStatus
 
 log = logging.getLogger(__name__)
@@ -37,13 +37,13 @@ Said = wire.ToolResult | wire.ApprovalDecision | wire.CancelRun
 HELLO_S: Final = 10.0
 BEYOND: Final = 2**53 - 1  # no session has so many events: it is answered with what is open now
 HEARD: Final = 1000  # event ids that are remembered beside the number of the last
+ASK_AGAIN_S: Final = 1.0  # after an approval that needs the operator first
 FINAL: Final = frozenset({CloseCode.UNAUTHENTICATED, CloseCode.MESSAGE_TOO_BIG})
 
 
-TOO_LARGE: Final = {
-    "code": "result_too_large",
-    "message": "the tool's result is larger than a message to the server may be",
-}
+TOO_LARGE: Final = (
+    "result_too_large: the tool's result is larger than a message to the server may be"
+)
 
 
 class Refused(Exception):
@@ -114,6 +114,7 @@ class Session:
     # The tool calls at work and the questions to a person, by call and approval, with their run.
     _running: dict[str, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
     _questions: dict[str, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
+    _decided: dict[str, wire.ApprovalRequired] = field(default_factory=dict)  # those of open runs
     _unheard: dict[str, Said] = field(default_factory=dict)  # not known to have arrived, by its id
     _missing: set[str] = field(default_factory=set)  # runs that a snapshot has not named so far
     _mark: str = ""  # what comes after it is no part of the snapshot
@@ -301,7 +302,15 @@ class Session:
         assert self._socket is not None
         try:
             while True:
-                self._take(wire.decode_server(await self._socket.receive()))
+                received = await self._socket.receive()
+                try:
+                    message = wire.decode_server(received)
+                except msgspec.ValidationError as unreadable:
+                    if field_of(unreadable) != "$.type":
+                        raise
+                    log.info("unknown_message error=%s", unreadable)
+                    continue
+                self._take(message)
         except Closed as closed:
             return closed
         except UNREADABLE as unreadable:
@@ -356,8 +365,14 @@ class Session:
             self._runs[message.run_id] = run
         if isinstance(message, wire.Error) and not message.seq:
             log.warning("refused code=%s message=%s", message.code, message.message)
-            if message.code == wire.ErrorCode.INVALID_MESSAGE:
+            is_hidden = (
+                isinstance(message.detail, dict)
+                and message.detail.get("reason") == Reason.HIDDEN_ARGUMENTS
+            )
+            if message.code == wire.ErrorCode.INVALID_MESSAGE or is_hidden:
                 self._unheard.pop(message.request_id, None)
+            if is_hidden and (asked := self._decided.get(message.request_id)) is not None:
+                self._ask(asked, after_s=ASK_AGAIN_S)
             if run is None or run.run_id:
                 return  # about a result or a decision that came too late, not the run's end
         elif message.run_id:
@@ -411,8 +426,8 @@ class Session:
         key = asked.approval_id
         return self.decide is not None and key not in self._questions and key not in self._unheard
 
-    def _ask(self, asked: wire.ApprovalRequired) -> None:
-        key, asking = asked.approval_id, self._start(self._ask_person(asked))
+    def _ask(self, asked: wire.ApprovalRequired, *, after_s: float = 0) -> None:
+        key, asking = asked.approval_id, self._start(self._ask_person(asked, after_s))
         self._questions[key] = asked.run_id, asking
         asking.add_done_callback(lambda _: self._questions.pop(key, None))
 
@@ -421,6 +436,8 @@ class Session:
         for of_run, work in (*self._questions.values(), *self._running.values()):
             if of_run == run_id:
                 work.cancel()
+        for key in [key for key, asked in self._decided.items() if asked.run_id == run_id]:
+            del self._decided[key]
 
     def _run(self, request: wire.ToolRequest) -> None:
         key, running = request.tool_call_id, self._start(self._run_tool(request))
@@ -431,8 +448,11 @@ class Session:
         result = await self.toolbox.run(request, now=_now())
         self._say_surely(request.tool_call_id, result)
 
-    async def _ask_person(self, asked: wire.ApprovalRequired) -> None:
+    async def _ask_person(self, asked: wire.ApprovalRequired, after_s: float) -> None:
         assert self.decide is not None
+        if after_s:
+            await self.sleep(after_s)
+        self._decided[asked.approval_id] = asked
         try:
             approved = await self.decide(asked)
         except Exception as failed:  # whatever it is, whoever waits for the run would wait in vain

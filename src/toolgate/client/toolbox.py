@@ -67,8 +67,7 @@ class Toolbox:
         try:
             result = await run(request.args)
         except ToolFailed as failed:
-            error = {"code": failed.code, "message": str(failed)}
-            return _result(request, now, ok=False, error=error)
+            return _result(request, now, ok=False, error=f"{failed.code}: {failed}")
         except Exception as failed:  # noqa: BLE001 - a tool of the user's may raise anything
             return _result(request, now, ok=False, error=f"{failed!r}")
         return _result(request, now, ok=True, result=result)

@@ -31,6 +31,7 @@ from toolgate.core.errors import (
 from toolgate.http.asgi import BodyTooLarge
 from toolgate.policy.model import InvalidPolicy
 from toolgate.tasks.state import TaskFailed
+from toolgate.tools.approvals import HiddenArguments
 
 Code = wire.ErrorCode
 Headers = tuple[tuple[str, str], ...]
@@ -84,13 +85,15 @@ CODES: Final[Mapping[type[Exception], tuple[wire.ErrorCode, int]]] = {
     Conflict: (Code.INVALID_REQUEST, 400),
     BodyTooLarge: (Code.INVALID_REQUEST, 413),
     NotImplementedHere: (Code.NOT_IMPLEMENTED, 501),
-    Unavailable: (Code.INTERNAL, 500),
+    Unavailable: (Code.UNAVAILABLE, 503),
     Misconfigured: (Code.INTERNAL, 500),
     TaskFailed: (Code.INVALID_REQUEST, 400),
     ToolgateError: (Code.INTERNAL, 500),
 }
 
 
+TEMPORARY: Final = frozenset({Code.INTERNAL, Code.UPSTREAM, Code.UNAVAILABLE})
+OUTCOME_IN_DATA: Final = frozenset({Code.UPSTREAM, Code.UNAVAILABLE})
 EXPECTED: Final = (ToolgateError, Problem, BodyTooLarge, *UNREADABLE)  # what has an answer here
 
 
@@ -115,6 +118,8 @@ def _readable(error: Exception) -> str:
 
 
 def _data_of(error: Exception) -> Any:
+    if isinstance(error, HiddenArguments):
+        return {"reason": "hidden_arguments"}
     if isinstance(error, AuthRequired) and error.pending is not None:
         return wire.PairingWanted(code=error.pending.code, expires_at=error.pending.expires_at)
     if isinstance(error, InvalidPolicy):
@@ -153,7 +158,10 @@ def success(data: Any, trace_id: str, *, status: int = 200, headers: Headers = (
 def failure(problem: Problem, trace_id: str, *, headers: Headers = ()) -> Reply:
     outcome = problem.outcome if problem.outcome is not None else msgspec.UNSET
     error = wire.ErrorBody(code=problem.code, message=problem.message, outcome=outcome)
-    answer = wire.Answer(ok=False, data=problem.data, trace_id=trace_id, error=error)
+    data = problem.data
+    if problem.code in OUTCOME_IN_DATA and problem.outcome is not None:
+        data = {**(data or {}), "outcome": problem.outcome}
+    answer = wire.Answer(ok=False, data=data, trace_id=trace_id, error=error)
     return Reply(problem.status, wire.encode(answer), (*headers, *problem.headers))
 
 

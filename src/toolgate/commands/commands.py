@@ -14,14 +14,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from toolgate.access.devices import OPERATOR, Identity, Who
+from toolgate.access.devices import OPERATOR, Identity, Who, kind_of
 from toolgate.access.rate_limits import Bucket, Paid, RateLimits
 from toolgate.access.ratelimit import Rate, Spent
 from toolgate.access.refusals import Forbidden, KeyConflict, RateLimited
-from toolgate.access.registry import SERVICE_NAMES, Registry
+from toolgate.access.registry import Registry
 from toolgate.access.revocations import REASON
 from toolgate.commands.answers import (
     EXPECTED,
+    TEMPORARY,
     Code,
     Headers,
     Problem,
@@ -183,6 +184,10 @@ class Commands:
             if work.begun or (reply := await self._known(command, bucket)) is None:
                 raise
             return reply
+        except Unavailable as failing:
+            problem = problem_of(failing)
+            problem.outcome = Outcome.MAY_HAVE_EXECUTED if work.begun else Outcome.NOT_STARTED
+            raise problem from failing
         return _with_headers(reply, command, paid.spent)
 
     async def _known(self, command: Command, bucket: Bucket) -> Reply | None:
@@ -279,7 +284,7 @@ class Commands:
         who = opened.who
         if who == OPERATOR.name:
             return OPERATOR
-        kind = Who.SERVICE if who.startswith(SERVICE_NAMES) else Who.DEVICE
+        kind = kind_of(who) or Who.DEVICE
         if opened.scope is not None:
             return Identity(kind, who, opened.scope)
         return self.registry.identity(who) or Identity(kind, who)
@@ -293,7 +298,7 @@ class Commands:
         except EXPECTED as refusal:
             problem = problem_with(command, refusal)
             is_old = self.clock.now_ms() - command.at > OPEN_KEPT_MS
-            if problem.code is Code.INTERNAL and not is_old:
+            if problem.code in TEMPORARY and not is_old:
                 raise  # that may pass: the command stays open
             if not opened.approval_id or opened.owner != self.rows.owner.name:
                 problem.outcome = Outcome.MAY_HAVE_EXECUTED

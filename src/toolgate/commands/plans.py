@@ -4,26 +4,28 @@
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from toolgate.access.devices import Identity, Who, session_of
+from toolgate.access.devices import Identity, session_of
 from toolgate.commands.answers import Code, Problem, problem_of, rate_headers, retry_after
 from toolgate.contracts.wire import given
 from toolgate.core.enums import CommandKind, Level, Outcome
 from toolgate.core.errors import Invalid
-from toolgate.core.tools import Caller, ToolOutput, ToolRequest
-from toolgate.http.bodies import canonical, check_id
+from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
+from toolgate.http.bodies import canonical, check_id, parse
 from toolgate.http.traces import trace_id_of
+from toolgate.tools.definitions import INVALID, REFUSED
 from toolgate.tools.outcomes import Answer, Denied
 
 log = logging.getLogger(__name__)
 
-_PATHS: Final = {kind: f"/command/{kind}" for kind in CommandKind}
+# gateway spec v2: what makes two commands with one Idempotency-Key the same, beside their kind.
+_HASHED: Final = ("payload", "sessionKey", "route", "security")
 
 
 class RawCommand(msgspec.Struct, frozen=True):
@@ -68,6 +70,11 @@ class Command(msgspec.Struct):
         return self.request_id != self.command_id
 
     @property
+    def whole_hash(self) -> str:
+        """The request hash of 0.1.0, of the whole body: its keys are known for 600 s after an upgrade."""
+        return _digest(f"POST /command/{self.kind}", canonical(parse(self.raw)))
+
+    @property
     def declared(self) -> Level | None:
         """The level that the caller declared."""
         security = self.body.security
@@ -87,8 +94,13 @@ def row_key(who: str, request_id: str, command_id: str) -> str:
     return f"{who}\n{request_id}\n{command_id}"
 
 
-def request_hash(method: str, path: str, canonical_body: bytes) -> str:
-    return sha256(f"{method} {path}\n".encode() + canonical_body).hexdigest()
+def request_hash(kind: CommandKind, document: Mapping[str, Any]) -> str:
+    same = {name: document[name] for name in _HASHED if document.get(name) is not None}
+    return _digest(kind, canonical(same))
+
+
+def _digest(head: str, body: bytes) -> str:
+    return sha256(f"{head}\n".encode() + body).hexdigest()
 
 
 @dataclass(slots=True)
@@ -139,8 +151,8 @@ def caller_of(identity: Identity, *, level: Level, session: str = "", agent: str
     """The caller as the server authenticated it; only the session's name is from the body."""
     return Caller(
         device=identity.name,
-        user=identity.name,
-        role=identity.who if identity.who is Who.DEVICE else str(identity.who),
+        user=identity.user,
+        role=str(identity.who),
         level=level,
         agent=agent,
         session=session_of(identity.name, session),
@@ -170,6 +182,17 @@ def one_answer(done_of: Callable[[ToolOutput], Done]) -> Callable[[Sequence[Answ
     return done
 
 
+def code_of(data: JsonValue) -> Code:
+    """The contract's code of a tool's failure, by `error.code` of its data; INTERNAL without one."""
+    error = data.get("error") if isinstance(data, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    if code is None:
+        return Code.INTERNAL
+    return {REFUSED: Code.PERMISSION_DENIED, INVALID: Code.INVALID_REQUEST}.get(
+        str(code), Code.UPSTREAM
+    )
+
+
 def denied(answer: Denied) -> Problem:
     spent = answer.spent
     return Problem(
@@ -185,7 +208,7 @@ def read(
     asked: RawCommand, planner: Planner, *, command_id: str, at: int, started: float
 ) -> Command:
     """Raises Invalid, or what a decoder raises."""
-    text = canonical(asked.raw)
+    document = parse(asked.raw)
     body = planner.decode(asked.raw)
     request_id = _one("X-Request-Id", asked.request_id, given(body.request_id, ""))
     key = _one("Idempotency-Key", asked.key, given(body.idempotency_key, ""))
@@ -198,7 +221,7 @@ def read(
         command_id=command_id,
         request_id=request_id or command_id,
         key=key,
-        request_hash=request_hash("POST", _PATHS[asked.kind], text),
+        request_hash=request_hash(asked.kind, document),
         trace_id=trace_id_of(body_trace, asked.traceparent),
         at=at,
         started=started,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.access.audit import EvidenceRecords as Evidence
+from toolgate.access.audit import Records as Evidence
 from toolgate.access.audit import Trail
 from toolgate.access.devices import Scope
 from toolgate.commands.answers import Code, Problem, failure
@@ -38,7 +38,6 @@ EVENT_TYPES: Final = {
     CommandKind.MCP: wire.EventType.MCP,
 }
 _ACTIONS: Final = {kind: f"command.{kind}" for kind in CommandKind}
-_UNTIMED: Final = frozenset({wire.EventStatus.STARTED, wire.EventStatus.PENDING})
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -55,7 +54,7 @@ class _EventData(msgspec.Struct, rename="camel"):
     source: str
     message: str
     metadata: _Metadata
-    duration_ms: int | msgspec.UnsetType = msgspec.UNSET
+    duration_ms: int = 0
 
 
 def gateway_event(
@@ -64,12 +63,11 @@ def gateway_event(
     message: str,
     *,
     source: str = "gateway",
-    duration_ms: int | None = None,
+    duration_ms: int = 0,
     metadata: dict[str, Any] | None = None,
 ) -> Append:
     body: dict[str, Any] = {"status": status, "source": source, "message": message}
-    if duration_ms is not None:
-        body["durationMs"] = duration_ms
+    body["durationMs"] = duration_ms
     body["metadata"] = metadata or {}
     return Append(STREAM, [NewEvent(kind, wire.encode(body))])
 
@@ -194,9 +192,8 @@ class Records:
         data = _EventData(
             status, source, f"{name} {status}", _Metadata(request_id, command.kind, trace_id)
         )
-        if status not in _UNTIMED:
-            took = int((self.clock.monotonic() - command.started) * 1000)
-            data.duration_ms = max(0, took)
+        if status is not wire.EventStatus.STARTED:
+            data.duration_ms = self._took_ms(command)
         return Append(STREAM, (NewEvent(EVENT_TYPES[command.kind], wire.encode(data), subject),))
 
     def updates(self, command: Command, pieces: Sequence[Piece]) -> Append:
@@ -204,17 +201,22 @@ class Records:
         source, request_id, trace_id = command.identity.name, command.request_id, command.trace_id
         if not command.is_clean:
             source, request_id, trace_id = map(self.redact, (source, request_id, trace_id))
+        took_ms = self._took_ms(command)
         events = [
             _EventData(
                 wire.EventStatus.RUNNING,
                 source,
                 piece.text,
                 _Metadata(request_id, command.kind, trace_id, to_iso_ms(piece.at)),
+                took_ms,
             )
             for piece in pieces
         ]
         kind = wire.EventType.TOOL  # also of an MCP command: the output is its tool's
         return Append(STREAM, [NewEvent(kind, wire.encode(event)) for event in events])
+
+    def _took_ms(self, command: Command) -> int:
+        return max(0, int((self.clock.monotonic() - command.started) * 1000))
 
     def row(self, command: Command, needed: str = "", *, code: str = "") -> Sequence[Operation]:
         """The audit row; `needed` are the capabilities, if they are known."""

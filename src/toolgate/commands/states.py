@@ -112,7 +112,7 @@ class Keys:
         return opened
 
     def _check(self, command: Command, request_hash: str) -> None:
-        if command.request_hash != request_hash:
+        if request_hash != command.request_hash and request_hash != command.whole_hash:
             raise KeyConflict
 
     def lock(self, command: Command) -> KeyLock:

@@ -61,6 +61,7 @@ MAX_BODY_BYTES: Final = 1_000_000
 IDEMPOTENCY_TTL_S: Final = 600
 RATE_PER_MINUTE: Final = 60
 MAX_RATE_WINDOW_MS: Final = 366 * 24 * 3600 * 1000
+MAX_TOKEN_LIFE_MS: Final = 10 * 366 * 24 * 3600 * 1000
 PENDING_TTL_S: Final = 600
 EVENTS_KEPT_S: Final = 24 * 3600
 MAX_WAIT_S: Final = 30
@@ -79,6 +80,7 @@ LIMITS: Final = {
     "IDEMPOTENCY_TTL_S": "seed 002 §5.1 (5 to 10 minutes), gateway spec: 600 s",
     "RATE_PER_MINUTE": "gateway spec: per device, by default",
     "MAX_RATE_WINDOW_MS": "ours: when the window of a capability's limit ends is a time",
+    "MAX_TOKEN_LIFE_MS": "ours: when a named token expires is a time",
     "PENDING_TTL_S": "gateway spec: a pairing request that nobody approves is forgotten",
     "EVENTS_KEPT_S": "seed 002 §2.3: a cursor's life of 24 h",
     "MAX_WAIT_S": "gateway spec: the longest long poll",
@@ -102,6 +104,8 @@ class ErrorCode(StrEnum):
     RATE_LIMITED = "ERR_RATE_LIMITED"
     INVALID_REQUEST = "ERR_INVALID_REQUEST"
     NOT_IMPLEMENTED = "ERR_NOT_IMPLEMENTED"
+    UPSTREAM = "ERR_UPSTREAM"
+    UNAVAILABLE = "ERR_UNAVAILABLE"
     INTERNAL = "ERR_INTERNAL"
 
 
@@ -113,9 +117,9 @@ ERROR_CODES: Final = {
     ),
     ErrorCode.INVALID_TOKEN: Code("The token is wrong or was revoked", "Pair again", 401),
     ErrorCode.PERMISSION_DENIED: Code(
-        "The policy, the device's scope or the declared level does not allow it, or there is no "
-        "such tool or capability",
-        "Do not repeat it; ask the operator",
+        "The policy, the device's scope or the declared level does not allow it, there is no such tool"
+        " or capability, or an approval has hidden characters (`data.reason`: `hidden_arguments`)",
+        "Do not repeat it; ask the operator, who can reveal hidden characters",
         403,
     ),
     ErrorCode.IDEMPOTENCY_CONFLICT: Code(
@@ -130,6 +134,18 @@ ERROR_CODES: Final = {
     ),
     ErrorCode.NOT_IMPLEMENTED: Code(
         "This installation has nothing that does it", "Ask the operator to configure it", 501
+    ),
+    ErrorCode.UPSTREAM: Code(
+        "A host, an MCP server or a runner did not answer as it should; `data.outcome` says whether "
+        "it may have done something",
+        "Correct the name, or try again later with a new key",
+        502,
+    ),
+    ErrorCode.UNAVAILABLE: Code(
+        "The gateway cannot write to its disk, or a part of it does not answer; `data.outcome` says "
+        "whether something may have been done",
+        "Try again with the same Idempotency-Key when /ready answers 200",
+        503,
     ),
     ErrorCode.INTERNAL: Code(
         "The gateway itself failed", "Try again with the same Idempotency-Key", 500
@@ -450,7 +466,7 @@ class Event(CamelWire):
     status: str
     source: str
     message: str
-    duration_ms: Count | UnsetType = UNSET
+    duration_ms: Count
     metadata: dict[str, Json] = msgspec.field(default_factory=dict)
 
 
@@ -528,11 +544,21 @@ class PairingRejected(CamelWire):
     device_id: str
 
 
+class NamedKind(StrEnum):
+    """Whose a named token is."""
+
+    USER = "user"
+    AGENT = "agent"
+    SERVICE = "service"
+
+
 class ServiceTokenMake(CamelWire):
-    """Ours: a token for a script of the operator's, under a name."""
+    """Ours: a token of a user, an agent or a service, under a name."""
 
     name: Id
     scope: Scope | UnsetType = UNSET
+    kind: NamedKind = NamedKind.SERVICE
+    expires_in_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKEN_LIFE_MS)] | UnsetType = UNSET
 
 
 class ServiceToken(CamelWire):
@@ -541,6 +567,8 @@ class ServiceToken(CamelWire):
     name: str
     scope: Scope
     made_at: UnixMs
+    kind: NamedKind = NamedKind.SERVICE
+    expires_at: UnixMs | UnsetType = UNSET
     token: str | UnsetType = UNSET
 
 
@@ -824,6 +852,8 @@ class ApprovalSummary(CamelWire):
     tool: str
     args_summary: str
     status: str
+    hidden: Count  # characters of the arguments that are masked, but for known secrets
+    revealed: bool  # the operator has seen them; else it cannot be approved
     created_at: UnixMs
     expires_at: UnixMs
     asked_by: str
@@ -835,6 +865,8 @@ class ApprovalSummary(CamelWire):
     run_id: str | UnsetType = UNSET
     request_id: str | UnsetType = UNSET
     decided_by: str | UnsetType = UNSET
+    target_id: str | UnsetType = UNSET  # where it would run, if the request says it
+    args: Json | UnsetType = UNSET  # as an approver sees them; unset where nothing has them
     confirmation: str | UnsetType = UNSET  # `self`: the operator confirmed their own call
     definition_digest: str | UnsetType = UNSET  # of the pinned definition of an MCP server's tool
 

@@ -89,6 +89,7 @@ class Reason(StrEnum):
     RATE_LIMITED = "rate_limited"
     HIDDEN_ARGUMENTS = "hidden_arguments"
     MAY_NOT_APPROVE = "may_not_approve"
+    OUTSIDE_SCOPE = "outside_scope"
     TOOL_TIMEOUT = "tool_timeout"
     TOOL_FAILED = "tool_failed"
     AGENT_TIMEOUT = "agent_timeout"
@@ -109,6 +110,9 @@ REASONS: Final = {
     ),
     Reason.MAY_NOT_APPROVE: Code(
         "This credential may not decide approvals", "Use a user's key or the scope `approve`"
+    ),
+    Reason.OUTSIDE_SCOPE: Code(
+        "The key's scope does not cover this command", "Use a key with the scope `agent`"
     ),
     Reason.TOOL_TIMEOUT: Code("A tool's time was over before its result came", "Invoke again"),
     Reason.TOOL_FAILED: Code("A tool ran and failed", "Read the message"),
@@ -309,15 +313,24 @@ class ToolRequest(SessionEvent, tag="tool_request", kw_only=True):
 
 class ApprovalRequired(SessionEvent, tag="approval_required", kw_only=True):
     """`deadline_ts` (when the approval expires), `reason` and `message` (why a person is asked, and
-    where it is decided) are ours."""
+    where it is decided), `args` and `hidden` are ours.
+
+    `args` is the call as an approver sees it: exact known secrets and token-shaped words are masked,
+    and invisible characters are escaped. Where `hidden` characters are masked, it is approved only
+    after the operator has revealed them.
+    """
 
     approval_id: str
     tool_call_id: str
     tool_name: str
     args_summary: str
+    args: Json | UnsetType = UNSET
+    hidden: Count = 0
     deadline_ts: UnixMs = 0
     reason: str = ""
     message: str = ""
+    # As in `tool_request`.
+    redacted_args: Json | UnsetType = UNSET
 
 
 class Error(SessionEvent, tag="error", kw_only=True):
@@ -369,12 +382,16 @@ class SessionStatus(Wire):
 
 
 class Health(Wire, omit_defaults=True):
-    """`status` is "failing" while the journal takes no commits, and `problem` says why."""
+    """`status` is "failing" while the journal takes no commits, and `problem` says why.
+
+    `internal_auth` is "none" where `/internal/*` is open to every process that reaches it.
+    """
 
     status: str
     connections: Count
     uptime_seconds: Count
     problem: str = ""
+    internal_auth: str = ""
 
 
 class Reconnect(CamelWire):
@@ -388,6 +405,7 @@ class Reconnect(CamelWire):
 
 HEALTHY: Final = "healthy"
 FAILING: Final = "failing"
+NO_AUTH: Final = "none"
 RETRACTED: Final = "retracted_characters"  # in a state's detail: so many of the last do not count
 RECONNECT: Final = Reconnect(
     max_retries=5, initial_delay_ms=1_000, max_delay_ms=30_000, multiplier=2.0

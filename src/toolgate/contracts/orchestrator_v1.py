@@ -18,6 +18,7 @@ INVOKE_PATH: Final = "/internal/invoke"
 SUBMIT_PATH: Final = "/internal/tool_calls/{tool_call_id}/submit"
 DECIDE_PATH: Final = "/internal/approvals/{approval_id}/decide"
 DECIDE_ALIAS_PATH: Final = "/internal/approvals/{approval_id}/submit"
+REVEAL_PATH: Final = "/internal/approvals/{approval_id}/reveal"  # ours, for who has no gateway
 CANCEL_PATH: Final = "/internal/runs/{run_id}/cancel"
 RUN_PATH: Final = "/internal/runs/{run_id}"
 RUN_EVENTS_PATH: Final = "/internal/runs/{run_id}/events/stream"
@@ -61,6 +62,7 @@ class ErrorCode(StrEnum):
     UNKNOWN_AGENT = "unknown_agent"
     NOT_FOUND = "not_found"
     CONFLICT = "conflict"
+    HIDDEN_ARGUMENTS = "hidden_arguments"
     INTERNAL_ERROR = "internal_error"
 
 
@@ -93,6 +95,11 @@ ERROR_CODES: Final = {
         "There is no such run, tool call or approval (any more)", "Check the id", 404
     ),
     ErrorCode.CONFLICT: Code("It was already decided otherwise", "Read the state that stands", 409),
+    ErrorCode.HIDDEN_ARGUMENTS: Code(
+        "The approval has hidden characters that the operator has not revealed",
+        "Reveal them in the console or the CLI, or reject",
+        409,
+    ),
     ErrorCode.INTERNAL_ERROR: Code("The orchestrator itself failed", "May be tried again", 500),
 }
 
@@ -175,6 +182,8 @@ class ApprovalView(Wire, omit_defaults=True):
     status: ApprovalStatus
     tool_name: str = ""
     args_summary: str = ""
+    args: Json | UnsetType = UNSET
+    hidden: Count = 0
     reason: str = ""
     decided_by: str = ""
     deadline_ts: UnixMs = 0
@@ -322,9 +331,12 @@ class ApprovalRequired(Event, tag="approval_required", kw_only=True):
     tool_call_id: str
     tool_name: str
     args_summary: str
+    args: Json | UnsetType = UNSET  # as an approver sees them
+    hidden: Count = 0  # characters that they do not
     deadline_ts: UnixMs = 0
     reason: str = ""
     message: str = ""
+    redacted_args: Json | UnsetType = UNSET  # ours: the arguments to store
 
 
 class Error(Event, tag="error", kw_only=True):

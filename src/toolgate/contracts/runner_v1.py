@@ -6,7 +6,7 @@ these models do.
 """
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -83,11 +83,15 @@ class Backend(StrEnum):
 
 
 class Call(CamelWire):
-    """`no_links` is ours: a path or `cwd` with a link in it must be refused, wherever it leads."""
+    """Ours: with `no_links`, a path or `cwd` with a link in it must be refused, wherever it leads.
+
+    With `clean`, a command must have a fixed environment, and its git must start no other program.
+    """
 
     name: Id
     args: dict[str, Json]
     no_links: bool | UnsetType = UNSET
+    clean: bool | UnsetType = UNSET
 
 
 class Ctx(CamelWire):
@@ -131,6 +135,7 @@ class ToolResult(CamelWire):
     duration_ms: Int | UnsetType = UNSET
     isolation: str | UnsetType = UNSET
     outcome: Outcome | UnsetType = UNSET
+    workspace: Literal["new"] | UnsetType = UNSET  # the session had none, or its files are gone
 
 
 class Update(CamelWire):
@@ -171,7 +176,7 @@ class Usage(CamelWire):
 
 
 class Health(CamelWire):
-    """`no_links` says that the runner heeds a call's; without it, no such call is sent."""
+    """`no_links` and `clean` say that the runner heeds a call's; else it is sent none."""
 
     ok: bool
     service: str
@@ -180,6 +185,7 @@ class Health(CamelWire):
     time: IsoMs
     isolation: str | UnsetType = UNSET
     no_links: bool | UnsetType = UNSET
+    clean: bool | UnsetType = UNSET
 
 
 class BashExec(CamelWire):

@@ -14,7 +14,8 @@ from toolgate.contracts.wire import CamelWire, Code, Count, Id, Json, Text, Unix
 from toolgate.core.enums import LocatorMode, TaskCode, TaskMode, TaskStatus, TrustLevel
 
 MAX_TIMEOUT_MS: Final = 600_000
-DEFAULT_TIMEOUT_MS: Final = 300_000
+SYNC_TIMEOUT_MS: Final = 300_000
+ASYNC_TIMEOUT_MS: Final = 600_000
 AUTO_WAIT_MS: Final = 20_000
 AUTO_SYNC_URLS: Final = 10
 RUN_TTL_MS: Final = 1_800_000
@@ -28,8 +29,9 @@ MAX_LIST_LIMIT: Final = 1000
 TEMPLATE_VERSION: Final = "1.0.0"
 
 LIMITS: Final = {
-    "MAX_TIMEOUT_MS": "seed 004 §4.1: timeoutMs; asyncTimeoutMs of the runtime profile",
-    "DEFAULT_TIMEOUT_MS": "browser spec: from the start of running; syncTimeoutMs of the profile",
+    "MAX_TIMEOUT_MS": "seed 004 §4.1: timeoutMs",
+    "SYNC_TIMEOUT_MS": "seed 004 §4.5: the time of a sync run, from its start; more is cut to it",
+    "ASYNC_TIMEOUT_MS": "seed 004 §4.5: the time of an async or auto run without timeoutMs",
     "AUTO_WAIT_MS": "browser spec: an auto run that takes longer is answered as async",
     "AUTO_SYNC_URLS": "browser spec: a batch of more URLs starts async in mode auto",
     "RUN_TTL_MS": "seed 004 §4.1.1: how long a run, and its idempotencyKey, is kept after its end",
@@ -154,10 +156,12 @@ class Run(CamelWire):
 
 
 class FinishedRun(Run, kw_only=True):
-    """The answer of run_task_template in mode sync."""
+    """The answer of run_task_template in mode sync; the last two say what went wrong, as `error`."""
 
     mode: TaskMode
     deduplicated: bool
+    error_code: str | UnsetType = UNSET
+    recover_hint: str | UnsetType = UNSET
 
 
 class ArtifactInfo(CamelWire):
@@ -367,8 +371,12 @@ def _require_value(kind: WaitType, value: str | UnsetType) -> None:
 
 
 class Extract(CamelWire):
+    """`full_text`: all of the main text; without it the first 50,000 characters."""
+
     page_info: bool = True
     content: bool = True
+    main: bool = True
+    full_text: bool = False
     max_elements: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 50
     max_content_length: Annotated[int, msgspec.Meta(ge=1, le=50_000)] = 4000
 
@@ -519,11 +527,49 @@ class Content(CamelWire):
     links: list[dict[str, Json]]
     images: list[dict[str, Json]]
     metadata: dict[str, Json]
+    truncated: bool = False
+    total_length: Count = 0
+
+
+class Link(CamelWire):
+    text: str
+    href: str
+
+
+class MainText(CamelWire):
+    """The article of a page, or the text of a PDF; `total_length` is that of all the text."""
+
+    title: str
+    byline: str
+    published: str
+    language: str
+    text: str
+    markdown: str
+    tables: list[list[list[str]]]  # each as rows of cells
+    links: list[Link]
+    truncated: bool
+    total_length: Count
+    pages: list[str] | UnsetType = UNSET  # of a PDF
+    page_count: Count | UnsetType = UNSET
+
+
+class FrameText(CamelWire):
+    """The text of a frame of the page; `read` is false for one of another site."""
+
+    url: str
+    text: str | UnsetType = UNSET
+    read: bool | UnsetType = UNSET
+
+
+class Redirect(CamelWire):
+    url: str
+    http_status: Count
 
 
 class ItemError(CamelWire):
     error_code: str
     message: str
+    recover_hint: str | UnsetType = UNSET
 
 
 class PageItem(CamelWire):
@@ -538,6 +584,15 @@ class PageItem(CamelWire):
     page_info: PageInfo | UnsetType = UNSET
     error: ItemError | UnsetType = UNSET
     degraded: bool | UnsetType = UNSET
+    degraded_by: str | UnsetType = UNSET
+    final_url: str | UnsetType = UNSET
+    http_status: Count | UnsetType = UNSET  # none where no server sent it, as for file:
+    redirects: list[Redirect] | UnsetType = UNSET
+    main: MainText | UnsetType = UNSET
+    frames: list[FrameText] | UnsetType = UNSET
+    artifact_id: str | UnsetType = UNSET  # of a PDF or another file
+    mime_type: str | UnsetType = UNSET
+    size: Count | UnsetType = UNSET
 
 
 class BatchResult(CamelWire):

@@ -58,6 +58,7 @@ class ToolRequest(NamedTuple):
     no_links: bool = False  # a path or `cwd` with a link in it is refused
     scope: CommandScope | None = None  # None: no command's
     clean: bool = False  # a command runs in a fixed environment, whatever earlier ones have set
+    on_client: bool = False  # a device of the caller's session runs it
 
 
 class ToolOutput(NamedTuple):

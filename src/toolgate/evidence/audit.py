@@ -1,11 +1,13 @@
 """Who did what: one row per command, in the order in which they were committed.
 
 A row's id is its number in the journal's `audit` stream, so that pages stay as they are while new
-rows come. A row is written in the same commit as what it is about: `prepare` gives the operation.
+rows come. A row is written in the same commit as what it is about: `prepare` gives the operation. The
+journal adds the hash of a transaction's rows to the evidence (`LEAVES`), whoever writes them.
 A row of RUN_ACTIONS is found by its run, any other by its action: most rows are tool calls, which a
 search for all of them finds soon enough among the rest.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +17,19 @@ import msgspec
 
 from toolgate.core.errors import Invalid
 from toolgate.core.tools import JsonValue
-from toolgate.journal.journal import Append, Event, Head, Journal, NewEvent, Operation
+from toolgate.evidence import evidence
+from toolgate.evidence.evidence import Scalar
+from toolgate.evidence.records import plain_record
+from toolgate.journal.journal import (
+    Append,
+    Event,
+    Head,
+    Journal,
+    NewEvent,
+    Operation,
+    Put,
+    StreamSummary,
+)
 from toolgate.secrets.redaction import Redactor
 
 STREAM: Final = "audit"
@@ -39,6 +53,11 @@ FILTERS: Final = {  # of a query, over HTTP and in the terminal
     "to": "not after this time (ISO 8601)",
 }
 PARAMETERS: Final = frozenset({*FILTERS, "limit", "cursor"})
+
+
+LEAF: Final = "audit"  # the kind of the records that hold the hash of rows
+PRUNED: Final = "audit_pruned"  # and of those that say that retention has removed rows; its row too
+KEY: Final = "through"
 
 
 class Events(Protocol):
@@ -204,6 +223,77 @@ class AuditLog:
 
     async def query(self, query: AuditQuery) -> AuditPage:
         return await search(self._journal, query)
+
+
+class _Pruned(msgspec.Struct):
+    """How far retention has come: rows that are removed, records that were looked at."""
+
+    through: int = 0
+    record: int = 0
+
+
+class _LeafOfRows(msgspec.Struct):
+    class Fields(msgspec.Struct):
+        last: int
+
+    fields: Fields
+
+
+async def prune(journal: Journal, *, before: int, now: int) -> None:
+    """Remove the rows whose leaves are older than a time; the leaves stay.
+
+    A record that says so comes first: rows that are missing without one were removed by someone else.
+    """
+    row = await journal.get(PRUNED, KEY)
+    found = _Pruned() if row is None else msgspec.json.decode(row.value, type=_Pruned)
+    known = found.through
+    events = await journal.read(evidence.STREAM, after=found.record, limit=PAGE)
+    while events and events[0].at < before:
+        for event in (one for one in events if one.at < before):
+            if event.type == LEAF:
+                leaf = msgspec.json.decode(evidence.record_of(event.data), type=_LeafOfRows)
+                found.through = leaf.fields.last
+            found.record = event.seq
+        events = await journal.read(evidence.STREAM, after=found.record, limit=PAGE)
+    if found.through > known:
+        put = Put(
+            PRUNED, KEY, msgspec.json.encode(found), expected=0 if row is None else row.version
+        )
+        record = plain_record(PRUNED, {"through": found.through}, at=now)
+        await journal.commit(Append(evidence.STREAM, (record,)), put)
+    await journal.forget(STREAM, through=found.through)
+
+
+class RowsHash:
+    """The hash of rows that follow each other: of every byte of them, and of their ids and times."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.first = self.last = self.at = 0
+
+    def add(self, row: Event) -> None:
+        self.first, self.last, self.at = self.first or row.seq, row.seq, row.at
+        action, subject = row.type.encode(), row.subject.encode()
+        sizes = (row.seq, row.at, len(action), len(subject), len(row.data))
+        self._hash.update(b"%d %d %d %d %d\n" % sizes + action + subject + row.data)
+
+    @property
+    def fields(self) -> dict[str, Scalar]:
+        digest = f"sha256:{self._hash.hexdigest()}"
+        return {"digest": digest, "first": self.first, "last": self.last}
+
+    def leaf(self) -> NewEvent:
+        return plain_record(LEAF, self.fields, at=self.at)
+
+
+def _leaf_of(rows: Sequence[Event]) -> NewEvent:
+    found = RowsHash()
+    for row in rows:
+        found.add(row)
+    return found.leaf()
+
+
+LEAVES: Final = StreamSummary(of=STREAM, into=evidence.STREAM, make=_leaf_of)
 
 
 async def search(events: Events, query: AuditQuery) -> AuditPage:

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -17,6 +17,7 @@ import msgspec
 from toolgate.core.errors import Invalid, NotFound, ToolgateError
 from toolgate.evidence import checkpoints
 from toolgate.evidence import tree as evidence
+from toolgate.evidence.audit import STREAM as AUDIT
 from toolgate.evidence.checkpoints import (
     ENTRIES,
     TILE_HEIGHT,
@@ -26,7 +27,9 @@ from toolgate.evidence.checkpoints import (
     VerifierKey,
 )
 from toolgate.evidence.evidence import STREAM, record_of
+from toolgate.evidence.marks import COLLECTION, KEY, Mark
 from toolgate.evidence.records import (
+    LOG_DIRECTORY,
     PROOF_FORMAT,
     artifacts_of,
     check_content,
@@ -34,6 +37,7 @@ from toolgate.evidence.records import (
     find_artifact,
     subject_of,
 )
+from toolgate.evidence.recount import AuditRows
 from toolgate.evidence.signer import check_signature
 from toolgate.evidence.tiles import (
     CHECKPOINT,
@@ -45,7 +49,6 @@ from toolgate.evidence.tiles import (
 from toolgate.journal.journal import Event
 from toolgate.journal.sqlite.read_only import JOURNAL_FILE, ClosedJournal
 
-LOG_DIRECTORY: Final = "evidence"
 BLOBS_DIRECTORY: Final = "blobs"
 ARTIFACT_DIRECTORY: Final = "artifacts"  # in an exported log: files named by their hash
 
@@ -96,6 +99,7 @@ class Proven:
 class LogReport:
     size: int = 0
     artifacts: int = 0
+    audit_rows: int = 0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -152,23 +156,28 @@ def check_log(
     since: str = "",
     read_artifact: ReadArtifact | None = None,
     journal: Iterator[bytes] | None = None,
+    rows: AuditRows | None = None,
+    mark: Mark | None = None,
     told: Told = untold,
 ) -> LogReport:
-    """Every byte of a log against its checkpoint; its artifacts and journal where given.
+    """Every byte of a log against its checkpoint; its artifacts, journal and audit rows where given.
 
-    `since` is an older checkpoint of the same log, which this one must only have added to; `told`
-    hears how many of how many records were looked at.
+    `since` is an older checkpoint of the same log, which this one must only have added to, as to what
+    `mark` says; `told` hears how many of how many records were looked at.
     """
     report = LogReport()
     files = TileFiles(root)
     try:
         checkpoint = _opened(files.checkpoint(), key)
-        older = _opened(since, key) if since else None
+        earlier = [("the checkpoint before", _opened(since, key))] if since else []
     except (ToolgateError, UnicodeDecodeError) as wrong:
         report.problems.append(f"checkpoint: {wrong}")
         return report
+    if mark is not None and mark.size:
+        of_mark = Checkpoint(mark.log, mark.size, bytes.fromhex(mark.root))
+        earlier.append(("its mark", of_mark))
     report.size = checkpoint.size
-    walk = _Walk(files, checkpoint, report, read_artifact, journal, older, key)
+    walk = _Walk(files, checkpoint, report, read_artifact, journal, rows, earlier, key)
     with contextlib.suppress(_Enough):
         walk.records(told)
         walk.upper_tiles()
@@ -190,7 +199,8 @@ class _Walk:
         report: LogReport,
         read_artifact: ReadArtifact | None,
         journal: Iterator[bytes] | None,
-        older: Checkpoint | None,
+        rows: AuditRows | None,
+        earlier: Sequence[tuple[str, Checkpoint]],
         key: VerifierKey,
     ) -> None:
         self._key = key
@@ -199,15 +209,16 @@ class _Walk:
         self._report = report
         self._read_artifact = read_artifact
         self._journal = journal
-        self._older = older
+        self._audit = rows
+        self._earlier_ones = earlier
         self._tree = evidence.Tree()
         self._rows: dict[int, list[bytes]] = {}  # levels above 0, whole
         self._checked: set[str] = set()
 
     def records(self, told: Told) -> None:
-        older = self._older
-        if older is not None and older.size > self._checkpoint.size:
-            self._wrong(CHECKPOINT, f"it has fewer records than the {older.size} before")
+        for name, earlier in self._earlier_ones:
+            if earlier.size > self._checkpoint.size:
+                self._wrong(CHECKPOINT, f"it has fewer records than the {earlier.size} of {name}")
         for tile in checkpoints.tiles_of(self._checkpoint.size):
             if tile.level == ENTRIES:
                 self._bundle(tile)
@@ -273,9 +284,11 @@ class _Walk:
             for level, found in enumerate(self._tree.append(leaf)):
                 if level and level % TILE_HEIGHT == 0:
                     self._rows.setdefault(level // TILE_HEIGHT, []).append(found)
-            older = self._older
-            if older and self._tree.size == older.size and self._tree.root() != older.root:
-                self._wrong(CHECKPOINT, f"the first {older.size} records are not those before")
+            for name, earlier in self._earlier_ones:
+                if self._tree.size == earlier.size and self._tree.root() != earlier.root:
+                    self._wrong(
+                        CHECKPOINT, f"the first {earlier.size} records are not those of {name}"
+                    )
 
     def _record(self, record: bytes) -> None:
         index = self._tree.size
@@ -285,7 +298,12 @@ class _Walk:
                 self._wrong(f"journal, record {index}", LOST)
             elif kept != record:
                 self._wrong(f"journal, record {index}", "it is another in the log")
+        self._recount(index, record)
         self._artifacts(index, record)
+
+    def _recount(self, index: int, record: bytes) -> None:
+        for wrong in self._audit.compare(record) if self._audit else ():
+            self._wrong(f"record {index}", wrong)
 
     def _artifacts(self, index: int, record: bytes) -> None:
         if self._read_artifact is None:
@@ -309,10 +327,15 @@ class _Walk:
             if record == NOT_FILED:
                 self._wrong(f"journal, record {index}", LOST)
             else:
+                self._recount(index, record)
                 self._artifacts(index, record)
             waiting += 1
         if waiting:
             self._report.notes.append(f"{waiting} records are not yet under a checkpoint")
+        if self._audit is not None:
+            for wrong in self._audit.rest():
+                self._wrong("audit", wrong)
+            self._report.audit_rows = self._audit.counted
 
     def _compare(self, tile: Tile, expected: bytes) -> None:
         self._checked.add(tile.path)
@@ -346,6 +369,31 @@ class _Walk:
             raise _Enough
 
 
+def check_home(
+    closed: "ClosedHome",
+    *,
+    key: VerifierKey,
+    since: str = "",
+    mark: Mark | None = None,
+    told: Told = untold,
+) -> LogReport:
+    """A whole home: its log, artifacts, journal and audit rows, and what its mark says."""
+    position = closed.last_position()
+    report = check_log(
+        closed.log.root,
+        key=key,
+        since=since,
+        read_artifact=closed.artifact,
+        rows=closed.audit_rows(),
+        journal=closed.filed(),
+        mark=mark,
+        told=told,
+    )
+    if mark is not None and position < mark.position:
+        report.problems.append(f"journal: it ends at {position}, its mark is at {mark.position}")
+    return report
+
+
 class ClosedHome:
     """What a home says, read without starting or locking anything."""
 
@@ -374,6 +422,21 @@ class ClosedHome:
                 yield NOT_FILED
             record = record_of(event.data)
             yield record if _is_filed(event, record) else NOT_FILED
+
+    def audit_rows(self) -> AuditRows | None:
+        """None where rows have no leaves yet: no start has upgraded the home of 0.1.0."""
+        if not self.installation():
+            return None
+        return AuditRows(self._journal.events(AUDIT), self._journal.ends(AUDIT))
+
+    def events(self, stream: str) -> Iterator[Event]:
+        return self._journal.events(stream)
+
+    def installation(self) -> str:
+        return (self._journal.row(COLLECTION, KEY) or b"").decode()
+
+    def last_position(self) -> int:
+        return self._journal.last_position()
 
     def about(self, subject: str) -> list[tuple[int, bytes]]:
         """The records about something (a request): index and text."""

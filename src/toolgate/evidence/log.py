@@ -62,7 +62,7 @@ class EvidenceLog:
     def __init__(
         self,
         files: TileFiles,
-        published: TiledLog,
+        log: TiledLog,
         *,
         journal: Journal,
         blobs: Blobs,
@@ -71,16 +71,18 @@ class EvidenceLog:
         signer: Ed25519Signer,
         redactor: Redactor,
         commit: Callable[[bytes], str],
+        published: Callable[[Checkpoint], None],
         options: Options,
     ) -> None:
         self._files = files
-        self._log = published
+        self._log = log
         self._journal = journal
         self._blobs = blobs
         self._clock = clock
         self._signer = signer
         self._redactor = redactor
         self._commit = commit
+        self._published = published
         self._options = options
         self._arrived: list[Event] = []
         self._woken = asyncio.Event()
@@ -104,17 +106,17 @@ class EvidenceLog:
         signer: Ed25519Signer,
         redactor: Redactor,
         commit: Callable[[bytes], str],
+        published: Callable[[Checkpoint], None] = lambda _: None,
         options: Options | None = None,
     ) -> Self:
         """Take up the log in this directory and keep it published.
 
-        Raises Damaged where what was signed is not what the journal has.
+        A thread calls `published` with each checkpoint that is on disk. Raises Damaged where what was signed is not what the journal has.
         """
         options = options or Options()
-        published = await take_up(files, journal, key=signer.key, page=options.page)
         made = cls(
             files,
-            published,
+            await take_up(files, journal, key=signer.key, page=options.page),
             journal=journal,
             blobs=blobs,
             bus=bus,
@@ -122,6 +124,7 @@ class EvidenceLog:
             signer=signer,
             redactor=redactor,
             commit=commit,
+            published=published,
             options=options,
         )
         await made.publish()
@@ -310,6 +313,7 @@ class EvidenceLog:
             self._files.write(PUBLIC_KEY, f"{self._signer.key}\n".encode())
         note = checkpoints.sign_note(text, key=self._signer.key, sign=self._signer.sign)
         self._files.write("checkpoint", note.encode())
+        self._published(checkpoint)
         self._checkpoint = note
         return checkpoint
 

@@ -17,11 +17,12 @@ from toolgate.core.tools import JsonValue
 from toolgate.evidence import checkpoints
 from toolgate.evidence import tree as evidence
 from toolgate.evidence.checkpoints import Checkpoint, VerifierKey
-from toolgate.evidence.evidence import STREAM
+from toolgate.evidence.evidence import STREAM, Scalar
 from toolgate.evidence.tiles import TileFiles
-from toolgate.journal.journal import Event
+from toolgate.journal.journal import Event, NewEvent
 
 RECORD_VERSION: Final = 1
+LOG_DIRECTORY: Final = "evidence"  # in a home
 PROOF_FORMAT: Final = "toolgate-evidence-proof/1"
 LARGEST_INTEGER: Final = 2**53 - 1  # what RFC 8785 can write exactly
 _PLAIN: Final = frozenset({str, bool, type(None)})
@@ -145,9 +146,18 @@ def find_artifact(data: bytes, ref: str, digest: str = "") -> tuple[str, bytes |
     return named[ref], content
 
 
+def parse_note(note: str) -> Checkpoint:
+    """The checkpoint in a note whose signature is not checked."""
+    return Checkpoint.parse(note.partition("\n\n")[0] + "\n")
+
+
 def size_of(note: str) -> int:
-    """How many records a checkpoint says that it is over; whose word that is was not looked at."""
-    return Checkpoint.parse(note.partition("\n\n")[0] + "\n").size
+    return parse_note(note).size
+
+
+def plain_record(kind: str, fields: Mapping[str, Scalar], *, at: int) -> NewEvent:
+    """A record without artifacts or subject; `fields` are in the order of their names."""
+    return NewEvent(kind, in_order(Record({}, at, fields, kind, "")))
 
 
 def make_proof(

@@ -30,17 +30,22 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Refused = Callable[[str, str], None]
+"""(address, path) of a caller that nobody knows, and who is not let in."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 # In a request's scope: the gate's caller, as whoever authenticated the request knows it.
 CALLER: Final = "toolgate.caller"
 
+UNAUTHENTICATED: Final = 4401  # the close code of every WebSocket contract
 DEFAULT_BODY_LIMIT: Final = 1_000_000  # "413 over 1 MB" (gateway contract)
 
 # Longer than our own clients keep a connection that they do not use (aiohttp: 15 s): what is sent
 # just as it closes is lost, and nobody could say whether it was done.
 KEEP_ALIVE_S: Final = 30
-HEAD_LIMIT: Final = 65_536  # bytes of a request before its body
+HEAD_LIMIT: Final = (
+    16_384  # bytes of a request before its body; as the WebSocket listener (picows) has it
+)
 PATIENCE_S: float = 30.0  # for a whole head to come, and for more of a body
 LATE_S: Final = 0.02  # a loop so late was busy: data may wait that it has not read
 UNREAD_MS: int = 60_000  # for a reader to take what it was sent
@@ -131,9 +136,13 @@ def is_of_a_page(request: Request) -> bool:
 
 
 def _may_be_rebound(host: str) -> bool:
-    """Whether it is a name that somebody can let stand for any address, and no address itself."""
+    """Whether somebody elsewhere can let this name stand for any address.
+
+    Not a name without a dot, such as a compose service's: there are none in the public DNS.
+    """
     name, is_address = host_name(host)
-    return bool(name) and not (is_address or name in LOCAL_NAMES or name.endswith(".localhost"))
+    is_local = is_address or name in LOCAL_NAMES or name.endswith(".localhost")
+    return "." in name and not is_local
 
 
 @lru_cache(maxsize=256)
@@ -303,8 +312,17 @@ class _Connection(HttpToolsProtocol):
         self._heard_at = self.loop.time()
 
     def on_headers_complete(self) -> None:
+        lines = sum(len(name) + len(value) + 4 for name, value in self.headers)  # with ": \r\n"
+        first = len(self.parser.get_method()) + len(self.url) + len(" HTTP/1.1 \r\n")
+        if first + lines + len("\r\n") > HEAD_LIMIT:  # one that came in a single read
+            self._head_size = HEAD_LIMIT + 1
+            raise ValueError("the head is too large")
         super().on_headers_complete()
         self._in_head = False
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head_size <= HEAD_LIMIT:  # else it is refused as too large
+            super().send_400_response(msg)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -331,12 +349,24 @@ class _Connection(HttpToolsProtocol):
             self.transport.close()
 
 
-def _telling_failures(app: App) -> App:
-    """The app, and a line in the log for what it did not foresee; the server answers 500."""
+def uncounted(_address: str, _path: str) -> None:
+    """For whoever does not count refusals."""
+
+
+def _telling_failures(app: App, refused: Refused) -> App:
+    """The app, and a line in the log for what it did not foresee; the server answers 500.
+
+    `refused` gets each answer that lets nobody in.
+    """
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        def noting(message: Message) -> Awaitable[None]:
+            if message.get("status") == 401 or message.get("code") == UNAUTHENTICATED:
+                refused(scope["client"][0] if scope.get("client") else "", scope["path"])
+            return send(message)
+
         try:
-            await app(scope, receive, send)
+            await app(scope, receive, noting)
         except ClientDisconnect:
             raise  # whoever went away in the middle of a body
         except Exception:
@@ -358,9 +388,16 @@ class _Server(uvicorn.Server):
 class Listener:
     """One HTTP listener on a socket that is bound already."""
 
-    def __init__(self, app: App, bound: socket.socket, *, websockets: bool = False) -> None:
+    def __init__(
+        self,
+        app: App,
+        bound: socket.socket,
+        *,
+        websockets: bool = False,
+        refused: Refused = uncounted,
+    ) -> None:
         config = uvicorn.Config(
-            _telling_failures(app),
+            _telling_failures(app, refused),
             loop="none",
             http=_Connection,
             ws="websockets-sansio" if websockets else "none",

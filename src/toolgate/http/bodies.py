@@ -1,6 +1,6 @@
 """Reading a body that may mean harm: duplicate members, depth without end, ids with control signs.
 
-Also the canonical form, in which two bodies that differ only in order and space are one.
+Also the canonical form, in which two documents that differ only in order and space are one.
 """
 
 import json
@@ -14,13 +14,13 @@ from toolgate.core.errors import Invalid
 
 MAX_DEPTH: Final = 64  # ours: nothing that means well is deeper
 TOO_DEEP: Final = "the body is nested too deep"
-_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+canonical: Final = msgspec.json.Encoder(order="sorted").encode
 _decode: Final = msgspec.json.Decoder().decode
 _OPENING: Final = (b"{", b"[")
 ID: Final = re.compile(rf"[^\x00-\x1f\x7f\ud800-\udfff]{{1,{MAX_ID_CHARS}}}")
 
 
-def canonical(raw: bytes) -> bytes:
+def parse(raw: bytes) -> Any:
     """Raises Invalid for what is not JSON, says a member twice or is nested too deep."""
     try:
         document = _decode(raw)
@@ -30,7 +30,7 @@ def canonical(raw: bytes) -> bytes:
         raise Invalid("the body is not JSON in UTF-8") from unreadable
     if sum(raw.count(sign) for sign in _OPENING) > MAX_DEPTH:
         _check_depth(document, MAX_DEPTH)
-    text = _encode_sorted(document)
+    text = canonical(document)
     # A member said twice is gone from the canonical form, with the quotes of its name. Only an
     # escaped quote can add quotes; with one of those the slow way decides.
     if text.count(b'"') != raw.count(b'"') or b"\\u0022" in raw:
@@ -38,7 +38,7 @@ def canonical(raw: bytes) -> bytes:
             json.loads(raw, object_pairs_hook=_no_duplicates)
         except ValueError as unreadable:
             raise Invalid("the body is not JSON in UTF-8") from unreadable
-    return text
+    return document
 
 
 def check_id(name: str, value: str) -> str:

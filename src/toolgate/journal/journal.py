@@ -6,7 +6,7 @@ explain it: the state of a run, a deadline (`due`), an idempotency entry. Nothin
 events or rows mean.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -104,6 +104,15 @@ class Fence(NamedTuple):
 
 
 Operation = Append | Put | Overwrite | Delete | Check | Fence
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """Each transaction that adds events to `of` adds one event to `into` that is made from them."""
+
+    of: str
+    into: str
+    make: Callable[[Sequence[Event]], NewEvent]
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,12 @@ class _Compiler:
             levels = self._levels(f"{where}.level", given["level"])
             draft.form["level"] = sorted(levels)
             draft.add(f"level {_list(levels)}", conditions.tool_level_is(levels), standing=True)
+        if "client" in given:
+            wanted = given["client"]
+            draft.form["client"] = wanted
+            draft.add(
+                f"client {json.dumps(wanted)}", conditions.runs_on_client(wanted), standing=True
+            )
         if "url" in given:
             self._read_url(f"{where}.url", given["url"], draft)
         for key, make in (("path", conditions.path_matches), ("cwd", conditions.cwd_matches)):
@@ -402,6 +408,7 @@ class _Compiler:
                 tool=tool,
                 args=given.get("args", {}),
                 caller=Caller(**{**caller, "level": Level(caller.get("level", Level.READ))}),
+                on_client=given.get("client", False),
             ),
             level=Level(given.get("level", Level.READ)),
             expect=effect,

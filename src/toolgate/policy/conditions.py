@@ -33,6 +33,11 @@ def tool_level_is(levels: Collection[str]) -> Check:
     return lambda facts: YES if facts.level in wanted else NO
 
 
+def runs_on_client(wanted: bool) -> Check:
+    """`client`: a device of the caller's session runs the tool."""
+    return lambda facts: YES if facts.call.on_client is wanted else NO
+
+
 def tool_is_not(tool: str) -> Check:
     return lambda facts: NO if facts.call.tool == tool else YES
 

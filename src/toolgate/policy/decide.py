@@ -34,11 +34,21 @@ from toolgate.secrets.redaction import without_flagged
 FindPolicy = Callable[[str], Policy | None]
 
 
-def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: ParseShell) -> Decision:
-    """The policy's decision on one call; `level` is the tool's own."""
+def decide(
+    policy: Policy,
+    call: ToolRequest,
+    *,
+    level: Level,
+    parse_shell: ParseShell,
+    can_be_clean: bool = True,
+) -> Decision:
+    """The policy's decision on one call; `level` is the tool's own.
+
+    No rule allows a command by its words where it cannot run clean.
+    """
     try:
         candidates = policy.candidates(rules_name(call))
-        facts = Facts(call, level=level, parse_shell=parse_shell)
+        facts = Facts(call, level=level, parse_shell=parse_shell, can_be_clean=can_be_clean)
         return (
             _fired(candidates.deny, facts)
             or _fired(candidates.ask, facts)
@@ -169,8 +179,9 @@ class _Coverage:
         self.first: Rule | None = None  # to match any of them
 
     def complete_with(self, rule: Rule) -> bool:
-        argvs = self._facts.argvs
-        if argvs is None or rule.commands is None or not has_known_env(rule, self._facts):
+        facts = self._facts
+        argvs = facts.argvs if facts.can_be_clean else None
+        if argvs is None or rule.commands is None or not has_known_env(rule, facts):
             return False
         before = argvs if self._left is None else self._left
         covers = rule.commands.covers
@@ -208,11 +219,18 @@ def no_rule_allows(policy: Policy, rules: EffectRules, facts: Facts) -> Decision
     if facts.args.get("command") is not None or facts.args.get("cmd") is not None:
         why = facts.script.obstacle
         detail = f"the command is not plain: {why}" if why else "no rule allows every command"
+        if not facts.can_be_clean:
+            detail = "its target does not promise to run it clean"
     return _refusal(policy, DEFAULT_DENY, f"Tool {tool} not in allowlist (default deny)", detail)
 
 
 def decide_by_ref(
-    find: FindPolicy, call: ToolRequest, *, level: Level, parse_shell: ParseShell
+    find: FindPolicy,
+    call: ToolRequest,
+    *,
+    level: Level,
+    parse_shell: ParseShell,
+    can_be_clean: bool = True,
 ) -> Decision:
     """The decision of the policy that the call refers to; a ref that names none is a deny."""
     policy = find(call.policy_ref)
@@ -222,7 +240,7 @@ def decide_by_ref(
         return Decision(
             Effect.DENY, POLICY_NOT_FOUND, reason, "", call.policy_ref, rule_digest=digest
         )
-    return decide(policy, call, level=level, parse_shell=parse_shell)
+    return decide(policy, call, level=level, parse_shell=parse_shell, can_be_clean=can_be_clean)
 
 
 def _refusal(policy: Policy, rule_id: str, reason: str, detail: str = "") -> Decision:

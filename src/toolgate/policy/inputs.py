@@ -27,6 +27,7 @@ CWD_ARGUMENT: Final = "cwd"
 PATH_ARGUMENTS: Final = ("path", "paths")
 URL_ARGUMENTS: Final = ("url", "urls", "startUrl")
 GOAL: Final = "goal"  # a text that may name addresses, which a browser task then opens
+COMMAND_TOOLS: Final = frozenset({"shell", "exec", "bash.exec", "system.exec"})  # one tool
 ARGV_TOOLS: Final = frozenset({"exec", "system.exec"})  # run without a shell (gateway contract)
 MAX_VALUES: Final = 1000  # URLs or paths in one call; a browser batch has at most 1,000
 
@@ -51,8 +52,17 @@ class Facts:
     _paths: list[tuple[str, ...] | None] | None = None
     _cwd: tuple[tuple[str, ...] | None] | None = None
 
-    def __init__(self, call: ToolRequest, *, level: Level, parse_shell: ParseShell) -> None:
+    def __init__(
+        self,
+        call: ToolRequest,
+        *,
+        level: Level,
+        parse_shell: ParseShell,
+        can_be_clean: bool = True,
+    ) -> None:
+        """`can_be_clean`: where the call would run, a command can have a fixed environment."""
         self.call = call
+        self.can_be_clean = can_be_clean
         self.args = call.args
         self.level = level
         self._parse = parse_shell

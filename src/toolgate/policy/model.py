@@ -5,7 +5,7 @@ Built by `compile.py`, read by `decide.py`; nothing here reads a file or knows Y
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from operator import attrgetter
@@ -15,7 +15,7 @@ from toolgate.core.enums import Level
 from toolgate.core.errors import Invalid
 from toolgate.core.globs import Glob
 from toolgate.core.tools import ToolRequest
-from toolgate.policy.inputs import Facts
+from toolgate.policy.inputs import COMMAND_TOOLS, Facts
 from toolgate.policy.shell import Argv, Command
 
 EGRESS: Final = "sandbox.egress"  # a connection out of a sandbox, to the policy a tool as others
@@ -235,21 +235,18 @@ class Policy:
     def candidates(self, tool: str) -> Candidates:
         """The rules that name this tool; worked out once per tool.
 
-        A rule that names `browser.run_task_template` also names every template.
+        A rule that names `browser.run_task_template` also names every template. A deny or an ask
+        that names one of the command tools names them all; an allow names only those it lists.
         """
         found = self._remembered.get(tool)
         if found is None:
             is_template = tool.startswith(BROWSER) and tool not in _NO_TEMPLATES
-            names = {tool, RUN_TEMPLATE} if is_template else {tool}
-            rules = {rule.position: rule for name in names for rule in self._by_tool.get(name, ())}
-            rules.update(
-                {
-                    rule.position: rule
-                    for glob, rule in self._globs
-                    if any(glob.matches(name) for name in names)
+            rules = self._naming({tool, RUN_TEMPLATE} if is_template else {tool})
+            if tool in COMMAND_TOOLS:
+                rules |= {
+                    rule for rule in self._naming(COMMAND_TOOLS) if rule.effect is not Effect.ALLOW
                 }
-            )
-            ordered = [rules[position] for position in sorted(rules)]
+            ordered = in_order(rules)
             found = Candidates(
                 deny=_effect_rules(rule for rule in ordered if rule.effect is Effect.DENY),
                 ask=_effect_rules(
@@ -264,6 +261,11 @@ class Policy:
                 self._remembered.clear()
             self._remembered[tool] = found
         return found
+
+    def _naming(self, tools: Set[str]) -> set[Rule]:
+        """The rules that name one of these tools."""
+        found = {rule for tool in tools for rule in self._by_tool.get(tool, ())}
+        return found | {rule for glob, rule in self._globs if any(map(glob.matches, tools))}
 
 
 def rules_name(call: ToolRequest) -> str:

@@ -53,11 +53,19 @@ class Policies:
             digest in (rule.decision.rule_digest, rule.signing.rule_digest) for rule in rules
         )
 
-    def decide(self, request: ToolRequest, *, level: Level | None = None) -> Decision:
+    def decide(
+        self, request: ToolRequest, *, level: Level | None = None, can_be_clean: bool = True
+    ) -> Decision:
         """Never raises: what cannot be decided is denied. `level` is the tool's, where known."""
         if level is None:
             level = self.level_of(request)
-        return decide_by_ref(self.find, request, level=level, parse_shell=self.parse_shell)
+        return decide_by_ref(
+            self.find,
+            request,
+            level=level,
+            parse_shell=self.parse_shell,
+            can_be_clean=can_be_clean,
+        )
 
     def permits_hop(self, request: ToolRequest, url: Url) -> bool:
         """Check that a redirect may be followed: decide as if the call had that URL.
@@ -68,10 +76,6 @@ class Policies:
         if hop.effect is Effect.ASK:
             return parse_url(str(request.args["url"])).origin == url.origin
         return hop.effect is Effect.ALLOW
-
-    def is_clean(self, request: ToolRequest) -> bool:
-        """True if rules about commands allow this one, so that it runs in a fixed environment."""
-        return self.decide(request).clean
 
     def files_run(self, request: ToolRequest) -> list[str]:
         """The words of a command that may name files that it runs; empty where it runs none.

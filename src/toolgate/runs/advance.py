@@ -302,6 +302,7 @@ class Advance:
                 caller=caller_of(state),
                 run_id=state.run_id,
                 step_id=call.call_id,
+                on_client=is_client,
             )
             outcome = await self._begin(state.run_id, request, is_client=is_client)
         except Conflict:
@@ -397,7 +398,9 @@ class Advance:
                     approval_id=outcome.approval_id,
                     client=due is not None,
                 )
-                asked = deliveries.approval_required(state, call, outcome)
+                asked = deliveries.approval_required(
+                    state, call, outcome, summary=outcome.summary, args=outcome.args
+                )
                 return self.runs.change(state, wait, events=[asked])
             case Denied():
                 return self._refused(state, call, outcome)
@@ -465,9 +468,10 @@ def _shows(call: CallState, outcome: Begun) -> bool:
 
 
 def _text(output: ToolOutput) -> str:
-    """A tool's output as the agent receives it."""
+    """A tool's output as the agent receives it; a failure may come of files that are gone."""
     if not output.ok:
-        return output.stderr or output.stdout
+        is_new = isinstance(output.data, dict) and output.data.get("workspace") == "new"
+        return (output.stderr or output.stdout) + ("\n[workspace: new]" if is_new else "")
     if output.stdout or output.data is None:
         return output.stdout
     return records.encode(output.data).decode()

@@ -3,12 +3,14 @@
 `type` and the members are the contract's; the surface adds time, number and event id.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from toolgate.core.enums import CallStatus, RunStatus
+from toolgate.core.tools import JsonValue
 from toolgate.journal.journal import Event
 from toolgate.runs.state import CallMoved, CallState, Fact, RunEnded, RunStarted, RunState
 from toolgate.tools.approvals import Approval
@@ -33,7 +35,9 @@ CLIENT_CODES: Final = frozenset(
         "internal_error",
     }
 )
-FINAL_REASONS: Final = frozenset({"unknown_agent", "blocked", "rejected", "may_not_approve"})
+FINAL_REASONS: Final = frozenset(
+    {"unknown_agent", "blocked", "rejected", "may_not_approve", "outside_scope"}
+)
 # Members of another process's event that are not members of a delivery: the surface makes its own.
 ENVELOPE: Final = ("type", "ts", "seq", "first_seq", "event_id")
 _TIME: Final = b'{"ts":'
@@ -177,13 +181,22 @@ def frame(event: Event, *, first_seq: int = 0) -> bytes:
     return head.encode() + data[1:]
 
 
-def approval_required(run: RunState, call: CallState, asked: Approval | Pending) -> Delivery:
+def approval_required(
+    run: RunState,
+    call: CallState,
+    asked: Approval | Pending,
+    *,
+    summary: str,
+    args: Mapping[str, JsonValue] | None,
+) -> Delivery:
     members = {
         "run_id": run.run_id,
         "approval_id": asked.approval_id,
         "tool_call_id": call.call_id,
         "tool_name": call.tool,
-        "args_summary": asked.summary,
+        "args_summary": summary,
+        **({} if args is None else {"args": args}),
+        **({"hidden": asked.hidden} if asked.hidden else {}),
         "reason": asked.reason,
         "message": asked.text,
         "deadline_ts": asked.expires_at,

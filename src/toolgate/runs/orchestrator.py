@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from toolgate.access.devices import Identity
 from toolgate.core.errors import NotFound, Refused
 from toolgate.core.tools import Tool
 from toolgate.runs.deliveries import Delivery
@@ -66,7 +67,7 @@ class Orchestrator(Protocol):
         run_id: str,
         approve: bool,
         reason: str,
-        decided_by: str,
+        decided_by: Identity,
     ) -> Accepted: ...
 
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> Accepted:

@@ -7,12 +7,14 @@ state was read at, and decided again if another change was first.
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
+from toolgate.access.devices import Identity
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CallStatus, Outcome, RunStatus
 from toolgate.core.errors import Conflict, Fenced, Invalid, NotFound
@@ -49,7 +51,7 @@ from toolgate.runs.state import (
     reduce,
 )
 from toolgate.tools import outcomes
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approvals import Question
 from toolgate.tools.outcomes import ToolGate
 
 log = logging.getLogger(__name__)
@@ -60,7 +62,8 @@ ON_DEVICE: Final = "device"  # the isolation of a client's tool, in the evidence
 OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output, for the agent
 REASON_LIMIT: Final = 8 * 1024  # characters of an agent's error text
 CODE_LIMIT: Final = 128
-DEVICE_CODES: Final = frozenset({"client_offline", "tool_timeout", "tool_failed"})
+# A device's error with a code, as one string: "code: message" (ingress spec, v2).
+CODED_ERROR: Final = re.compile(r"([a-z][a-z0-9]*(?:_[a-z0-9]+)+): (.*)", re.DOTALL)
 CLOSED: Final = frozenset({outcomes.DECIDED, outcomes.EXPIRED})
 
 
@@ -345,12 +348,12 @@ class Runs:
         state = await self.state(await self.gate.run_of(call_id))
         return state.call(call_id), state
 
-    async def find_approval(self, approval_id: str) -> Approval:
+    async def find_approval(self, approval_id: str) -> Question:
         """The approval of a run's call; NotFound for any other."""
-        approval = await self.gate.approval(approval_id)
+        asked = await self.gate.approval(approval_id)
         with contextlib.suppress(NotFound):
-            (await self.state(approval.run_id)).call(approval.request_id)
-            return approval
+            (await self.state(asked.approval.run_id)).call(asked.approval.request_id)
+            return asked
         raise NotFound("approval", approval_id)
 
     async def decide_approval(
@@ -361,20 +364,17 @@ class Runs:
         run_id: str,
         approve: bool,
         reason: str,
-        decided_by: str,
+        decided_by: Identity,
     ) -> Accepted:
-        """Record a person's answer; the stream of approvals then wakes the run.
-
-        A session's user may have any name, also the operator's: it is recorded as `user:<name>`.
-        """
-        approval = await self.find_approval(approval_id)
+        """Record a person's answer; the stream of approvals then wakes the run."""
+        approval = (await self.find_approval(approval_id)).approval
         is_other = session_id and approval.session != session_id
         if is_other or (run_id and approval.run_id != run_id):
             raise NotFound("approval", approval_id)
         await self.gate.decide_approval(
             approval_id,
             approve=approve,
-            decided_by=f"user:{decided_by}" if session_id else decided_by,
+            decided_by=decided_by,
             reason=reason,
         )
         return Accepted(approval.run_id, (await self.state(approval.run_id)).status)
@@ -506,8 +506,12 @@ class Runs:
                 if call.on_device:
                     found.append(deliveries.tool_request(state, call))
                 elif call.status is CallStatus.WAITING_APPROVAL:
-                    asked = await self.gate.approval(call.approval_id)
-                    found.append(deliveries.approval_required(state, call, asked))
+                    approval, summary, args = await self.gate.approval(call.approval_id)
+                    found.append(
+                        deliveries.approval_required(
+                            state, call, approval, summary=summary, args=args
+                        )
+                    )
         return found
 
 
@@ -556,9 +560,8 @@ def _error_parts(error: Any) -> tuple[str, str]:
         case None:
             return "tool_failed", "the tool failed"
         case str():
-            code, separator, message = error.partition(": ")
-            known = separator and code in DEVICE_CODES
-            return (code, message) if known else ("tool_failed", error)
+            coded = CODED_ERROR.fullmatch(error)
+            return (coded[1], coded[2]) if coded else ("tool_failed", error)
         case {"code": str(code), "message": str(message)}:
             return code, message
         case dict():

@@ -23,7 +23,7 @@ FRAME = struct.Struct("!BII")  # kind, request id, length
 LENGTH = struct.Struct("!I")
 END = struct.Struct("!iBQQ")  # exit code, flags, bytes of stdout, bytes of stderr
 
-READY, OUT, ERR, TAIL_OUT, TAIL_ERR, ENDED, DONE, FAILED = range(1, 9)
+READY, OUT, ERR, TAIL_OUT, TAIL_ERR, ENDED, DONE, FAILED, NO_CWD = range(1, 10)
 TIMED_OUT, FLOODED, KILLED, CROWDED = 1, 2, 4, 8
 
 CHUNK = 65536
@@ -351,6 +351,10 @@ class Unstartable(Exception):
         self.code = code
 
 
+class NoCwd(OSError):
+    """The command's directory is outside the workspace, or cannot be entered."""
+
+
 class Agent:
     def __init__(self, channel: Channel, workspace: Workspace) -> None:
         self.channel = channel
@@ -380,7 +384,8 @@ class Agent:
                     self.channel.send(DONE, request, self.answer(message))
             except (OSError, ValueError) as failed:
                 reason = getattr(failed, "strerror", None) or str(failed)
-                self.channel.send(FAILED, request, reason.encode("utf-8", "replace"))
+                kind = NO_CWD if isinstance(failed, NoCwd) else FAILED
+                self.channel.send(kind, request, reason.encode("utf-8", "replace"))
 
     def answer(self, message: dict[str, object]) -> bytes:
         operation, path = message["op"], str(message.get("path", ""))
@@ -468,7 +473,7 @@ class Agent:
         """The words that run a text; files that go with it are added to `actions`, state to `env`."""
         argv = [sys.executable or "/usr/bin/python3", "-B"] if order.python else [self.shell]
         text = order.text
-        if order.clean and not order.python and "git" in text:
+        if order.clean and not order.python:  # whatever its text: the shell also runs g''it
             text = GIT + text
         if len(text) * 4 < LARGEST_ARGUMENT:
             argv += ["-c", text] if order.python else ["-c", "--", text]
@@ -487,9 +492,14 @@ class Agent:
 
     def enter(self, cwd: str, workspace: Workspace) -> None:
         if cwd:
-            fd = workspace.open(cwd, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fd = workspace.open(cwd, os.O_RDONLY | os.O_DIRECTORY)
+            except OSError as refused:
+                raise NoCwd(f"cwd: {refused.strerror}") from None
             try:
                 os.fchdir(fd)
+            except OSError as refused:
+                raise NoCwd(f"cwd: {refused.strerror}") from None
             finally:
                 os.close(fd)
             return

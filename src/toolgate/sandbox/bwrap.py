@@ -39,8 +39,11 @@ ETC: Final = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 TOP_LEVEL: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-MASKED_PROC: Final = (
-    "keys", "key-users", "timer_list", "kallsyms", "modules", "cmdline", "sched_debug", "config.gz"
+MASKED_PROC: Final = (  # what tells of the machine, and what a container masks
+    "bootconfig", "cmdline", "config.gz", "consoles", "diskstats", "interrupts", "iomem", "ioports",
+    "kallsyms", "kcore", "key-users", "keys", "kmsg", "latency_stats", "locks", "modules",
+    "partitions", "sched_debug", "schedstat", "slabinfo", "swaps", "timer_list", "timer_stats",
+    "vmallocinfo", "zoneinfo",
 )  # fmt: skip
 REAP_SECONDS: Final = 3.0  # for bubblewrap to see that those inside are dead
 MISSING: Final = "missing here"
@@ -81,6 +84,7 @@ class BwrapSandbox:
         programs: Programs | None = None,
     ) -> None:
         self.limits = limits or Limits()
+        self.can_be_clean = True
         self._groups = groups
         self._programs = programs
         self._folder: Path | None = None
@@ -103,6 +107,7 @@ class BwrapSandbox:
             raise Unavailable(str(refused)) from refused
         try:
             await session.check()
+            self.can_be_clean = await session.can_be_clean()
             session.see_limits()
         finally:
             await session.close()

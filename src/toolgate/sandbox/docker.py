@@ -59,6 +59,7 @@ class DockerSandbox:
     ) -> None:
         self.limits = limits or Limits()
         self.isolation = f"docker+{runtime}" if runtime else "docker"
+        self.can_be_clean = True
         self._url = url
         self._image = image
         self._runtime = runtime
@@ -82,6 +83,7 @@ class DockerSandbox:
             raise Unavailable(str(refused)) from refused
         try:
             await session.check()
+            self.can_be_clean = await session.can_be_clean()
         finally:
             await session.close()
 

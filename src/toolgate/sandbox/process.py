@@ -20,6 +20,7 @@ from toolgate.sandbox.session import base_env
 
 class ProcessSandbox:
     isolation = "none"
+    can_be_clean = False
 
     def __init__(self, *, unsafe: bool, limits: Limits | None = None) -> None:
         if not unsafe:

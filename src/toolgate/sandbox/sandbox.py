@@ -115,12 +115,17 @@ class SandboxError(Exception):
 
     SandboxError
     ├── NotStarted    nothing has run
+    │   └── NoCwd     the command's directory is outside the workspace or cannot be entered
     ├── Lost          the sandbox died under the command, which may have run
     └── FileRefused   a path outside the workspace, or one that cannot be had
     """
 
 
 class NotStarted(SandboxError):
+    pass
+
+
+class NoCwd(NotStarted):
     pass
 
 
@@ -187,6 +192,11 @@ class Sandbox(Protocol):
     @property
     def isolation(self) -> str:
         """The name in evidence and health: `bwrap`, `docker`, `docker+runsc`, `none`."""
+        ...
+
+    @property
+    def can_be_clean(self) -> bool:
+        """False once the check has seen that a clean command's git could start other programs."""
         ...
 
     async def check(self) -> None:

@@ -21,6 +21,7 @@ from toolgate.sandbox.sandbox import (
     Finished,
     Limits,
     Lost,
+    NoCwd,
     NotStarted,
     Piece,
     SandboxError,
@@ -66,6 +67,16 @@ CLEAN_ENV: Final[Mapping[str, str]] = {
     "GIT_PAGER": "cat",
     "PAGER": "cat",
 }
+
+# As a clean command's git is started; Python instead, since a shell tries to fork again and again.
+CLEAN_PROBE: Final = """( { ulimit -u 0 || ulimit -p 0; } 2>/dev/null || exit
+exec python3 -I -S -c '
+import os
+try:
+    os.fork()
+except OSError:
+    print("held")
+' )"""
 
 # Each line but the last names a way out that is open; where one is, trying it changes nothing.
 PROBE: Final = """
@@ -152,9 +163,10 @@ class Exchange:
             case self.end:
                 if not self.answer.done():
                     self.answer.set_result(payload)
-            case agent.FAILED:
+            case agent.FAILED | agent.NO_CWD:
                 if not self.answer.done():
-                    self.answer.set_exception(NotStarted(payload[:500].decode("utf-8", "replace")))
+                    failed = NoCwd if kind == agent.NO_CWD else NotStarted
+                    self.answer.set_exception(failed(payload[:500].decode("utf-8", "replace")))
             case _:
                 raise ValueError("unknown frame")
 
@@ -293,6 +305,14 @@ class AgentSession:
         said = result.stdout.decode("utf-8", "replace").split()
         if said != ["end"]:
             raise Unavailable(f"the sandbox does not hold: {' '.join(said)[:500]}")
+
+    async def can_be_clean(self) -> bool:
+        """See from inside that the kernel refuses a clean command's git every new process."""
+        try:
+            result = await self.exec(Command(CLEAN_PROBE, clean=True))
+        except SandboxError:
+            return False
+        return result.stdout == b"held\n"
 
     async def kill(self) -> None:
         if self._current is not None and not self._gone:

@@ -1,12 +1,13 @@
-"""Warm sandbox sessions by their owner, each on a lease.
+"""Warm sandbox sessions, each on a lease of the caller that opened it.
 
-A lease ends when it was not used for a time, at the end of its life, or when it is the longest unused
-one and another needs its place.
+A lease ends when it was not used for a time, at the end of its life, or when another session needs its
+place. Then the caller with the most sessions loses the one that it has not used for longest.
 """
 
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -28,14 +29,17 @@ from toolgate.sandbox.sandbox import (
 log = logging.getLogger(__name__)
 
 MOST_SESSIONS: Final = 64
+MOST_OF_ONE: Final = 32  # of one caller
 SWEEP_SECONDS: Final = 15.0
 
 
 @dataclass(slots=True)
 class Lease:
     session: Session
+    owner: str
     opened: float
     used: float
+    is_new: bool = True  # until its caller has been told
 
 
 class Sessions:
@@ -46,6 +50,7 @@ class Sessions:
         clock: Clock,
         limits: Limits | None = None,
         most: int = MOST_SESSIONS,
+        most_of_one: int = MOST_OF_ONE,
         egress: Egress | None = None,
     ) -> None:
         self.isolation = sandbox.isolation
@@ -53,11 +58,12 @@ class Sessions:
         self._sandbox = sandbox
         self._clock = clock
         self._most = most
+        self._most_of_one = most_of_one
         self._egress = egress
         self._leases: dict[SessionKey, Lease] = {}
         # Kept for as long as somebody waits for one or has it.
         self._locks: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
-        self._opening = 0
+        self._opening: Counter[str] = Counter()  # by owner
         self._sweeper: asyncio.Task[None] | None = None
         self._proof: asyncio.Task[None] | None = None
 
@@ -76,6 +82,10 @@ class Sessions:
         if not proof.cancelled() and (unproven := proof.exception()) is not None:
             log.warning("sandbox_unavailable isolation=%s reason=%s", self.isolation, unproven)
 
+    @property
+    def can_be_clean(self) -> bool:
+        return self._sandbox.can_be_clean
+
     async def health(self) -> dict[str, JsonValue]:
         """The health in a runner's form; waits for a running self-test."""
         shown: dict[str, JsonValue] = {"ok": True, "backend": self.isolation}
@@ -88,19 +98,27 @@ class Sessions:
 
     async def open_for(self, request: ToolRequest) -> Session:
         """The session of a call; two tenants, workspaces or sessions never share one."""
-        return await self.open(_key_of(request))
+        return await self.open(_key_of(request), owner=_owner_of(request))
+
+    def is_new(self, request: ToolRequest) -> bool:
+        """True once for each workspace of a session with a name: files of it from before are gone."""
+        lease = self._leases.get(_key_of(request)) if request.caller.session else None
+        if lease is None or not lease.is_new:
+            return False
+        lease.is_new = False
+        return True
 
     def warm_for(self, request: ToolRequest) -> Session | None:
         """The session of a call where it is open already."""
         lease = self._usable(_key_of(request))
         return None if lease is None else lease.session
 
-    async def open(self, key: SessionKey) -> Session:
-        """The warm session, or a new one; raises NotStarted."""
+    async def open(self, key: SessionKey, *, owner: str = "") -> Session:
+        """The warm session, or a new one of this owner; raises NotStarted."""
         lease = self._usable(key)
         if lease is None:
             async with self._lock(key):
-                lease = self._usable(key) or await self._open_new(key)
+                lease = self._usable(key) or await self._open_new(key, owner)
         lease.used = self._clock.monotonic()
         return lease.session
 
@@ -142,12 +160,12 @@ class Sessions:
         over = lease is None or self._is_over(lease, self._clock.monotonic())
         return None if over else lease
 
-    async def _open_new(self, key: SessionKey) -> Lease:
+    async def _open_new(self, key: SessionKey, owner: str) -> Lease:
         await self._end(key)
         await self._be_proven()
-        self._opening += 1
+        self._opening[owner] += 1
         try:
-            await self._make_room()
+            await self._make_room(owner)
             way_out = await self._egress.open(key) if self._egress is not None else None
             session = await self._sandbox.open(SessionSpec(key, egress=way_out))
         except BaseException as failed:
@@ -156,9 +174,9 @@ class Sessions:
                 raise NotStarted(str(failed)) from failed
             raise
         finally:
-            self._opening -= 1
+            self._opening[owner] -= 1
         now = self._clock.monotonic()
-        lease = self._leases[key] = Lease(session, now, now)
+        lease = self._leases[key] = Lease(session, owner, now, now)
         log.info("sandbox_opened session=%s isolation=%s", key.digest, self.isolation)
         return lease
 
@@ -173,13 +191,22 @@ class Sessions:
         except Unavailable as unproven:
             raise NotStarted(str(unproven)) from unproven
 
-    async def _make_room(self) -> None:
-        while len(self._leases) + self._opening > self._most:
-            leases = self._leases.items()
-            idle = [(lease.used, key) for key, lease in leases if not lease.session.busy]
+    async def _make_room(self, owner: str) -> None:
+        """End sessions until the owner may have another; raises NotStarted where all are busy."""
+        while True:
+            held = self._opening + Counter(lease.owner for lease in self._leases.values())
+            is_quota = held[owner] > self._most_of_one
+            if not is_quota and held.total() <= self._most:
+                return
+            idle = [
+                (-held[lease.owner], lease.used, key)
+                for key, lease in self._leases.items()
+                if not lease.session.busy and (lease.owner == owner or not is_quota)
+            ]
             if not idle:
-                raise NotStarted(f"all {self._most} sandboxes are busy")
-            key = min(idle, key=lambda each: each[0])[1]
+                whose = f"{self._most_of_one} of this caller's" if is_quota else str(self._most)
+                raise NotStarted(f"all {whose} sandboxes are busy")
+            key = min(idle, key=lambda each: each[:2])[2]
             await self._end_if(key, lambda lease: not lease.session.busy)
 
     def _lock(self, key: SessionKey) -> asyncio.Lock:
@@ -210,6 +237,12 @@ class Sessions:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             await self.sweep()
+
+
+def _owner_of(request: ToolRequest) -> str:
+    caller = request.caller
+    who = caller.device or caller.user or caller.role
+    return "\0".join((caller.tenant, caller.workspace, who))
 
 
 def _key_of(request: ToolRequest) -> SessionKey:

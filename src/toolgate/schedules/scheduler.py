@@ -68,7 +68,7 @@ class Tell(Protocol):
     """The operation that publishes one step of a schedule."""
 
     def __call__(
-        self, kind: str, name: str, *, status: str, duration_ms: int | None, text: str = ""
+        self, kind: str, name: str, *, status: str, duration_ms: int, text: str = ""
     ) -> Operation: ...
 
 
@@ -166,7 +166,7 @@ class Scheduler:
             Put(SCHEDULES, row.key, _encode(kept), due=due, expected=row.version)
         ]
         if entry.kind == CRON:
-            operations.append(self.tell(entry.kind, entry.name, status="started", duration_ms=None))
+            operations.append(self.tell(entry.kind, entry.name, status="started", duration_ms=0))
         try:
             await self.journal.commit(*operations)
         except Conflict:
@@ -186,8 +186,13 @@ class Scheduler:
         entry, _ = self._plans[name]
         started = self.clock.monotonic()
 
+        def took_ms() -> int:
+            return int((self.clock.monotonic() - started) * 1000)
+
         async def waits(text: str) -> None:
-            told = self.tell(entry.kind, entry.name, status="pending", duration_ms=None, text=text)
+            told = self.tell(
+                entry.kind, entry.name, status="pending", duration_ms=took_ms(), text=text
+            )
             await self.journal.commit(told)
 
         try:
@@ -198,9 +203,8 @@ class Scheduler:
         except Exception:
             log.exception("schedule_crashed name=%s", name)
             why = "the job broke; the server's log has why"
-        took = int((self.clock.monotonic() - started) * 1000)
         status = "failed" if why else "succeeded"
-        told = self.tell(entry.kind, entry.name, status=status, duration_ms=took, text=why)
+        told = self.tell(entry.kind, entry.name, status=status, duration_ms=took_ms(), text=why)
         await self._ended(name, taken, told)
 
     async def _ended(self, name: str, taken: int, told: Operation) -> None:

@@ -8,7 +8,10 @@ import secrets
 import string
 import zlib
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
+
+from toolgate.core.errors import Damaged
 
 ALPHABET: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 TOKEN_BYTES: Final = 32  # gateway contract
@@ -26,6 +29,27 @@ class TokenKind(StrEnum):
     EXECUTOR = "tg_exec_"
     INTERNAL = "tg_int_"
     API_KEY = "tg_key_"
+
+
+FILES: Final = {  # in home, of the tokens that are made if unset
+    TokenKind.OPERATOR: "operator.token",
+    TokenKind.EXECUTOR: "executor.token",
+    TokenKind.INTERNAL: "internal.token",
+    TokenKind.API_KEY: "api.key",
+}
+
+
+def kept_token(path: Path) -> str:
+    """The token in this file, empty if there is none; raises Damaged if it cannot be one."""
+    try:
+        kept = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError:
+        kept = "\0"
+    if not kept.isprintable():
+        raise Damaged(f"{path} holds no token of one line: delete it, and a new one is made")
+    return kept
 
 
 def new_token(kind: TokenKind) -> str:

@@ -7,7 +7,7 @@ automaton and the single patterns find where.
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import ahocorasick  # type: ignore[import-not-found]
@@ -101,13 +101,21 @@ _DUMP_LINE: Final = re.compile(
 
 class SecretPatterns:
     def __init__(
-        self, secrets: Iterable[str] = (), *, looks: bool = True, shortest: int = SHORTEST
+        self,
+        secrets: Iterable[str] | Mapping[str, str] = (),
+        *,
+        looks: bool = True,
+        shortest: int = SHORTEST,
     ) -> None:
-        """`looks`: find unknown secrets too. `shortest`: the length from which one can be learnt."""
+        """`looks`: find unknown secrets too. `shortest`: the length from which one can be learnt.
+
+        A mapping has the name of each secret.
+        """
         self._patterns = PATTERNS if looks else {}
         self._kinds = tuple(self._patterns)
         self._shortest = shortest
         self._secrets: dict[str, int] = {}
+        self._names: dict[str, str] = {}
         self._forms: dict[str, frozenset[str]] = {}
         self._by_stem: dict[str, list[str]] = {}
         self._longest = 0
@@ -115,14 +123,18 @@ class SecretPatterns:
         self._automaton = ahocorasick.Automaton()
         self._set: re2.Set | None = None
         self._clean: set[str] = set()  # short texts that were looked through, since the last change
+        names = secrets if isinstance(secrets, Mapping) else {}
         for secret in secrets:
-            self.learn(secret)
+            self.learn(secret, names.get(secret, ""))
 
     def __repr__(self) -> str:
         return f"SecretPatterns({len(self._secrets)} known)"
 
-    def learn(self, secret: str) -> None:
-        """Know a secret from now on; learnt twice, it must be forgotten twice."""
+    def learn(self, secret: str, name: str = "") -> None:
+        """Know a secret from now on; learnt twice, it must be forgotten twice.
+
+        An approver sees the name in its place; two secrets never have the same.
+        """
         if not secret:
             return
         if len(secret) < self._shortest:
@@ -131,6 +143,7 @@ class SecretPatterns:
         self._secrets[secret] = count + 1
         if count == 0:
             self._forms[secret] = forms(secret)
+            self._names[secret] = self._free(name or "unnamed")
             self._set = None  # built anew when next asked
             self._clean.clear()
 
@@ -139,8 +152,21 @@ class SecretPatterns:
         if count > 1:
             self._secrets[secret] = count - 1
         elif count:
-            del self._secrets[secret], self._forms[secret]
+            del self._secrets[secret], self._forms[secret], self._names[secret]
             self._set = None
+
+    def _free(self, name: str) -> str:
+        taken = set(self._names.values())
+        numbered = (f"{name} {number}" for number in itertools.count(2))
+        return name if name not in taken else next(one for one in numbered if one not in taken)
+
+    def exact(self, text: str) -> list[tuple[int, int, str]]:
+        """The places of known secrets that stand in a text as they are, each with its name."""
+        return [
+            (span.start, span.end, self._names[secret])
+            for span in self._known(text)
+            if (secret := text[span.start : span.end]) in self._names
+        ]
 
     def find(self, text: str) -> Sequence[Span]:
         is_short = len(text) <= REMEMBERED_LENGTH

@@ -43,11 +43,9 @@ VALUE_MEMBERS: Final = frozenset({"value", "Value"})  # {"name": "Authorization"
 
 REMEMBERED_NAMES: Final = 4096
 LONGEST_REMEMBERED: Final = 128
-PREVIEW_LENGTH: Final = 240
 SHORTEST_CUT: Final = 256  # characters; a member of a value that is shorter was not what was cut
 MOST_CUTS: Final = 100  # looked at in one text: each stream is cut once, but may quote others
 STREAM_LIMIT: Final = 65_536  # what a stream holds back at most before it gives up on an end
-ENTROPY_WORD: Final = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 ENTROPY_BITS: Final = 3.6  # per character; random hex has 3.5-4, base64 above 4, words below
 _OUR_IDS: Final = re.compile(
     r"[a-z]{1,12}_[0-9a-hjkmnp-tv-z]{26}"  # ids this system makes
@@ -155,11 +153,6 @@ class Redactor:
             for name, value in pairs
         ]
 
-    def preview(self, text: str, *, limit: int = PREVIEW_LENGTH) -> str:
-        """A short form for people: what looks random is masked too, then the rest is cut off."""
-        clean = ENTROPY_WORD.sub(_mask_random, self.text(text))
-        return clean if len(clean) <= limit else clean[: max(0, limit - 1)] + "…"
-
     def cut(self, text: str) -> str:
         """Redact what is left of a text that a limit has cut, maybe in the middle of a secret."""
         try:
@@ -194,7 +187,7 @@ class Redactor:
 
     def _value(self, value: JsonValue) -> JsonValue:
         texts: list[str] = []
-        stripped = _strip(value, texts)
+        stripped = strip(value, texts)
         # One search over everything decides most cases; NUL stands in no secret and no pattern.
         if not self._find("\x00".join(texts)):
             return stripped
@@ -345,10 +338,6 @@ def looks_random(word: str) -> bool:
     return bits >= ENTROPY_BITS or (len(word) >= 32 and bits >= 3.0 and "-" not in word)
 
 
-def _mask_random(match: re.Match[str]) -> str:
-    return MASK if looks_random(match[0]) else match[0]
-
-
 def without_flagged(words: list[str]) -> list[str]:
     """A command's words, what stands behind a flag that names a secret masked."""
     for word in words:
@@ -357,7 +346,7 @@ def without_flagged(words: list[str]) -> list[str]:
     return words
 
 
-def _strip(value: JsonValue, texts: list[str]) -> JsonValue:
+def strip(value: JsonValue, texts: list[str]) -> JsonValue:
     """Mask what stands under a sensitive name; collect every text that is left."""
     if isinstance(value, str):
         texts.append(value)
@@ -381,7 +370,7 @@ def _strip_members(value: dict[str, JsonValue], texts: list[str]) -> JsonValue:
             texts.append(member)  # most members of most values
             continue
         hidden = _hides(key, member) or (names_secret and key in VALUE_MEMBERS)
-        after = _hide(member) if hidden else _strip(member, texts)
+        after = _hide(member) if hidden else strip(member, texts)
         if after is not member:
             changed[key] = after
     return {**value, **changed} if changed else value
@@ -397,7 +386,7 @@ def _strip_items(value: list[JsonValue], texts: list[str]) -> list[JsonValue]:
     flagged = names_user = False
     for item in value:
         hidden = flagged or (names_user and isinstance(item, str) and ":" in item)
-        after.append(_hide(item) if hidden else _strip(item, texts))
+        after.append(_hide(item) if hidden else strip(item, texts))
         flagged = names_user = False
         if isinstance(item, str):
             if item.startswith("-"):  # ["--password", "..."], ["-u", "name:..."]

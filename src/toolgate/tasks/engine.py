@@ -53,7 +53,7 @@ def tools_of(templates: Mapping[str, Template], trust: TrustLevel) -> Sequence[T
         Tool(
             name=PREFIX + template.id,
             description=template.description,
-            level=Level.READ if template.repeatable else Level.WRITE,
+            level=template.level,
             schema=schema_of(template.inputs),
             repeatable=template.repeatable,
         )
@@ -112,8 +112,7 @@ class BrowserEngine:
             told = error_answer(failed.error)
             outcome = Outcome.NOT_STARTED if failed.code in _NOT_STARTED else Outcome.EXECUTED
             return ToolOutput(1, stderr=_json(told), data=told, outcome=outcome)
-        failed_run = answer.get("status") == "failed"
-        return ToolOutput(1 if failed_run else 0, stdout=_json(answer), data=answer)
+        return ToolOutput(int("errorCode" in answer), stdout=_json(answer), data=answer)
 
     async def _answer(self, name: str, args: Mapping[str, JsonValue], call: Call) -> Answer:
         if self._toolset.has(name):

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from toolgate.browser.browser import BrowserSession
-from toolgate.core.enums import TaskCode, TaskStatus
+from toolgate.core.enums import Level, TaskCode, TaskStatus
 from toolgate.core.errors import ToolgateError
 from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.tasks import records
 from toolgate.tasks.artifacts import Artifacts
+from toolgate.tasks.document_reader import DocumentReader
 from toolgate.tasks.outlines import outline_of
 from toolgate.tasks.secrets import Scrubber
-from toolgate.tasks.sessions import BrowserSessions
+from toolgate.tasks.sessions import Sessions
 from toolgate.tasks.state import Fail, Finish, TaskError, TaskRun, status_of
 from toolgate.tasks.template import TaskOutcome, Template, Work, error_of
 from toolgate.tools.outcomes import Allowed
@@ -62,14 +63,15 @@ class LiveRun:
 
 
 async def carry_out(
-    live: LiveRun, *, artifacts: Artifacts, sessions: BrowserSessions
+    live: LiveRun, *, artifacts: Artifacts, sessions: Sessions, documents: DocumentReader
 ) -> Finish | Fail:
     """Run the template; whatever happens in it becomes the command that ends the run."""
     template = live.template
     assert template is not None
     work: Work | None = None
     try:
-        work = _work_of(live, await _session(live, template, sessions), artifacts, sessions)
+        session = await _session(live, template, sessions)
+        work = _work_of(live, session, artifacts, sessions, documents)
         outcome = await template.run(live.inputs, work)
         return await _finished(live, outcome, artifacts)
     except ToolgateError as failed:
@@ -131,7 +133,7 @@ async def _keep_json(live: LiveRun, artifacts: Artifacts, content: bytes, name: 
     return artifact.artifact_id
 
 
-async def _session(live: LiveRun, template: Template, sessions: BrowserSessions) -> BrowserSession:
+async def _session(live: LiveRun, template: Template, sessions: Sessions) -> BrowserSession:
     run = live.run
     if not run.owns_session:
         return sessions.get(run.session_id, trust=run.trust, viewer=run.owner)
@@ -146,9 +148,14 @@ async def _session(live: LiveRun, template: Template, sessions: BrowserSessions)
 
 
 def _work_of(
-    live: LiveRun, session: BrowserSession, artifacts: Artifacts, sessions: BrowserSessions
+    live: LiveRun,
+    session: BrowserSession,
+    artifacts: Artifacts,
+    sessions: Sessions,
+    documents: DocumentReader,
 ) -> Work:
-    run = live.run
+    run, template = live.run, live.template
+    assert template is not None
 
     async def keep(content: bytes, *, name: str, mime_type: str) -> str:
         artifact = await artifacts.keep(
@@ -174,6 +181,8 @@ def _work_of(
         report=report,
         reopen=reopen if run.owns_session else None,
         keep_session=lambda: sessions.keep(run.session_id),
+        documents=documents,
+        submits=template.level is not Level.READ,
         scrubber=live.scrubber,
     )
 

@@ -6,7 +6,7 @@ import msgspec
 
 _LISTS: Final = ("items", "snapshots", "pages")
 _ONE: Final = "page"
-_LARGE: Final = ("content", "pageInfo")
+_LARGE: Final = ("content", "pageInfo", "main")
 
 
 def outline_of(result: bytes, artifact_id: str) -> bytes:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from toolgate.browser.browser import (
@@ -12,10 +12,10 @@ from toolgate.browser.browser import (
     PageCrashed,
     PageError,
 )
-from toolgate.core.errors import ToolgateError
 from toolgate.secrets.addresses import without_password
+from toolgate.tasks.items import Asked, failed_item_of, item_of
 from toolgate.tasks.state import TaskFailed
-from toolgate.tasks.template import Work, failed_item_of, item_of
+from toolgate.tasks.template import Work, options_of
 
 RETRIED: Final = (NavigationTimedOut, PageCrashed)  # browser spec: once
 
@@ -24,26 +24,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
-    """One page of many: what it gave, or why not."""
+    """One page of many: its item, and what it gave if it was read."""
 
     url: str  # as it may be shown
+    item: dict[str, Any]
     extract: Extract | None = None
-    download_id: str = ""
-    failed: ToolgateError | None = None
-
-    @property
-    def item(self) -> dict[str, Any]:
-        if self.extract is not None:
-            return item_of(self.url, self.extract, download_id=self.download_id)
-        assert self.failed is not None
-        return failed_item_of(self.url, self.failed)
 
 
 async def read_pages(
     urls: Sequence[str],
     work: Work,
     *,
-    options: ExtractOptions,
+    extract: Asked,
     concurrency: int,
     keep: Callable[[PageRead], T],
 ) -> list[T]:
@@ -53,7 +45,7 @@ async def read_pages(
 
     async def walk() -> None:
         for position in positions:
-            kept[position] = keep(await _read(urls[position], work, options))
+            kept[position] = keep(await _read(urls[position], work, extract))
             work.report(len(kept), len(urls))
 
     async with asyncio.TaskGroup() as walkers:
@@ -62,21 +54,19 @@ async def read_pages(
     return [kept[position] for position in range(len(urls))]
 
 
-async def _read(url: str, work: Work, options: ExtractOptions) -> PageRead:
-    shown = without_password(url)
+async def _read(url: str, work: Work, extract: Asked) -> PageRead:
+    shown, options = without_password(url), options_of(extract)
     try:
         work.check(url)
         try:
             looked = await _read_once(url, work, options)
         except RETRIED:
             looked = await _read_once(url, work, options)
+        item = await item_of(shown, looked, work, extract)
     except (PageError, TaskFailed) as failed:
-        return PageRead(shown, failed=failed)
-    if looked.download is None:
-        return PageRead(shown, looked)
-    file = looked.download
-    kept = await work.keep(file.content, name=file.name, mime_type=file.mime_type)
-    return PageRead(shown, looked, kept)
+        return PageRead(shown, failed_item_of(shown, failed))
+    # A thousand documents, kept until the run's end, would be too many.
+    return PageRead(shown, item, replace(looked, html="", download=None))
 
 
 async def _read_once(url: str, work: Work, options: ExtractOptions) -> Extract:

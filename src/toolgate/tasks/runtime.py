@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -19,7 +19,6 @@ import msgspec
 
 from toolgate.browser.browser import Browser
 from toolgate.core.clock import Clock
-from toolgate.core.concurrency import Background
 from toolgate.core.enums import Outcome, TaskCode, TaskMode, TaskStatus, TrustLevel
 from toolgate.core.errors import Conflict, Invalid, ToolgateError, Unavailable
 from toolgate.core.ids import NewId
@@ -30,12 +29,12 @@ from toolgate.journal.journal import Event, Journal, Operation
 from toolgate.secrets.addresses import secrets_in
 from toolgate.tasks import records
 from toolgate.tasks.artifacts import Artifacts
+from toolgate.tasks.document_reader import DocumentReader
 from toolgate.tasks.live_runs import LiveRun, Progress, carry_out, output_of
 from toolgate.tasks.secrets import Scrubber, without_secrets
-from toolgate.tasks.sessions import BrowserSessions
+from toolgate.tasks.sessions import Sessions
 from toolgate.tasks.state import (
     OPERATOR,
-    TIMEOUT_DEFAULT_MS,
     Cancel,
     Fail,
     Finish,
@@ -82,9 +81,9 @@ class Submission:
     trust: TrustLevel
     sync: bool
     caller: Caller
+    timeout_ms: int
     in_call: bool = False  # the gate has let it in, in the call that it is part of
     session_id: str = ""
-    timeout_ms: int = TIMEOUT_DEFAULT_MS
     idempotency_key: str = ""
     client: str = ""
 
@@ -107,7 +106,8 @@ class TaskRuntime:
         self.templates = templates
         self.max_running = max_running
         self.artifacts = Artifacts(journal=journal, blobs=blobs, clock=clock, new_id=new_id)
-        self.sessions = BrowserSessions(browser=browser, clock=clock, grace_s=session_grace_s)
+        self.sessions = Sessions(browser=browser, clock=clock, grace_s=session_grace_s)
+        self._documents = DocumentReader()
         self._gate = gate
         self._journal = journal
         self._bus = bus
@@ -121,7 +121,7 @@ class TaskRuntime:
         self._running: set[str] = set()
         self._results: dict[str, bytes] = {}  # the last few, for those who poll
         self._submitting = asyncio.Lock()
-        self._tasks = Background()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
 
     async def start(self) -> None:
@@ -137,7 +137,7 @@ class TaskRuntime:
                 live.over.set()
             else:
                 await self._recover(live)
-        self._tasks.start(self._sweep_now_and_then())
+        self._spawn(self._sweep_now_and_then())
         self._fill()
 
     async def close(self) -> None:
@@ -151,8 +151,11 @@ class TaskRuntime:
                 live.deadline.cancel()
             with contextlib.suppress(Conflict, Unavailable):  # the next start finds it running
                 await self._command(live, Interrupt(repeatable=self._can_repeat(live)))
-        await self._tasks.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.sessions.shut()
+        await self._documents.close()
 
     async def submit(
         self, submission: Submission, *, began: Callable[[str], None] = lambda _run_id: None
@@ -166,7 +169,7 @@ class TaskRuntime:
             if not done.cancelled() and done.exception() is None:
                 began(done.result()[0].run_id)
 
-        submitting = self._tasks.start(self._submit(submission))
+        submitting = self._spawn(self._submit(submission))
         submitting.add_done_callback(tell)  # there are callers that cannot wait once they must go
         try:
             await asyncio.shield(submitting)
@@ -201,7 +204,7 @@ class TaskRuntime:
             self._runs[live.run.run_id] = live
             self._admit(live, outcome)
         if isinstance(outcome, Pending):  # a decision before now was not heard
-            self._tasks.start(self._begin_again(live))
+            self._spawn(self._begin_again(live))
         return live.run, False
 
     async def _begin(self, live: LiveRun, operations: Sequence[Operation]) -> Begun | None:
@@ -234,7 +237,7 @@ class TaskRuntime:
         """Begin again what a person has decided; an approval's event names the run."""
         for event in events:
             if event.type in {DECIDED, EXPIRED} and event.subject in self._waiting:
-                self._tasks.start(self._begin_again(self._runs[event.subject]))
+                self._spawn(self._begin_again(self._runs[event.subject]))
 
     async def _begin_again(self, live: LiveRun) -> None:
         """Begin a known call: after a decision, or after a restart."""
@@ -326,7 +329,7 @@ class TaskRuntime:
         command = Cancel(tuple(live.artifact_ids), live.done_steps)
         try:
             # The caller may go away meanwhile: what was committed is believed all the same.
-            await asyncio.shield(self._tasks.start(self._command(live, command)))
+            await asyncio.shield(self._spawn(self._command(live, command)))
         except Conflict:
             return self.view(run_id), False
         return self.view(run_id), True
@@ -446,7 +449,7 @@ class TaskRuntime:
             live = self._runs.get(run_id)  # None: canceled long ago, and forgotten since
             if live is not None and live.run.status is TaskStatus.QUEUED:
                 self._running.add(run_id)
-                live.worker = self._tasks.start(self._work(live))
+                live.worker = self._spawn(self._work(live))
 
     async def _command(
         self, live: LiveRun, command: TaskCommand, output: ToolOutput | None = None
@@ -527,7 +530,7 @@ class TaskRuntime:
             return
         loop = asyncio.get_running_loop()
         live.deadline = loop.call_later(
-            live.run.timeout_ms / 1000, lambda: self._tasks.start(self._time_out(live))
+            live.run.timeout_ms / 1000, lambda: self._spawn(self._time_out(live))
         )
         try:
             if live.run.caller is None:
@@ -542,7 +545,7 @@ class TaskRuntime:
                 succeeded = live.run.status is TaskStatus.SUCCEEDED
                 # Of a run that failed nobody takes over what it meant to keep.
                 part = self.sessions.leave if succeeded else self.sessions.close
-                self._tasks.start(part(live.run.session_id))
+                self._spawn(part(live.run.session_id))
 
     async def carry_out(self, call_id: str) -> ToolOutput | None:
         """Run the template of the run whose own call this is; None where there is no such run."""
@@ -553,7 +556,9 @@ class TaskRuntime:
         return output_of(live, live.found)
 
     async def _carry_out(self, live: LiveRun) -> Finish | Fail:
-        return await carry_out(live, artifacts=self.artifacts, sessions=self.sessions)
+        return await carry_out(
+            live, artifacts=self.artifacts, sessions=self.sessions, documents=self._documents
+        )
 
     async def _write(
         self, live: LiveRun, command: TaskCommand, output: ToolOutput | None = None
@@ -581,7 +586,7 @@ class TaskRuntime:
             self._running.discard(live.run.run_id)
             self._stop_worker(live)
             live.over.set()  # whoever waits is told that it runs
-            self._tasks.start(self._end_later(live, command, output))
+            self._spawn(self._end_later(live, command, output))
             self._fill()
 
     async def _end_later(
@@ -609,6 +614,12 @@ class TaskRuntime:
                 await self.sweep()
             except Exception:  # whatever it was, what comes later must go too
                 log.exception("sweep_failed")
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _is_stopped() -> bool:

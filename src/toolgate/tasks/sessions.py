@@ -29,7 +29,7 @@ class _Open:
     kept: bool = False
 
 
-class BrowserSessions:
+class Sessions:
     def __init__(self, *, browser: Browser, clock: Clock, grace_s: float = GRACE_S) -> None:
         self._browser = browser
         self._clock = clock

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 
+from toolgate.access.devices import kind_of
 from toolgate.core.enums import Level, TaskCode, TaskMode, TaskStatus, TrustLevel
 from toolgate.core.errors import Conflict, ToolgateError
 from toolgate.core.tools import Caller
@@ -15,7 +16,6 @@ from toolgate.core.tools import Caller
 CHUNK_LIMIT: Final = 262_144  # seed 004 §4.5 artifactMaxChunkSize
 RUN_TTL_MS: Final = 30 * 60_000  # seed 004 §4.1.1
 ARTIFACT_TTL_MS: Final = 24 * 3_600_000  # seed 004 §4.5
-TIMEOUT_DEFAULT_MS: Final = 300_000
 AUTO_SYNC_URLS: Final = 10
 OPERATOR: Final = "operator"  # sees everyone's runs
 OPERATORS_CALLER: Final = Caller(device=OPERATOR, user=OPERATOR, role=OPERATOR, level=Level.WRITE)
@@ -84,16 +84,23 @@ class TaskError:
     message: str
     failed_step: str = ""
     details: Any = None  # any JSON value
+    hint: str = ""  # instead of the code's own
 
 
 class TaskFailed(ToolgateError):
     """Raised by the runtime and its templates; becomes an error answer or a run's error."""
 
     def __init__(
-        self, code: TaskCode, message: str, *, failed_step: str = "", details: Any = None
+        self,
+        code: TaskCode,
+        message: str,
+        *,
+        failed_step: str = "",
+        details: Any = None,
+        hint: str = "",
     ) -> None:
         super().__init__(message)
-        self.error = TaskError(code, message, failed_step, details)
+        self.error = TaskError(code, message, failed_step, details, hint)
 
     @property
     def code(self) -> TaskCode:
@@ -102,8 +109,8 @@ class TaskFailed(ToolgateError):
 
 def owner_of(caller: Caller) -> str:
     """The name under which a caller owns runs, artifacts and sessions."""
-    if caller.role == "service":
-        return caller.device  # which begins with `service:`
+    if kind_of(caller.device) is not None:
+        return caller.device  # of a named token, which begins with its kind
     if caller.role == "device":
         return f"device:{caller.device}"
     if caller.role:

@@ -54,7 +54,12 @@ class TaskAgent:
             raise TaskFailed(
                 TaskCode(error.get("errorCode", TaskCode.EXECUTION_ERROR)),
                 error.get("message", "the task found nothing"),
-                details={"runId": answer["runId"], "templateId": plan.template_id},
+                failed_step=error.get("failedStep", ""),
+                details={
+                    **(error.get("details") or {}),
+                    "runId": answer["runId"],
+                    "templateId": plan.template_id,
+                },
             )
         output = answer["result"]
         if output_schema is not None:

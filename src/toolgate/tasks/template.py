@@ -12,7 +12,6 @@ import msgspec
 from toolgate.browser.browser import (
     BrowserSession,
     ElementAbsent,
-    Extract,
     ExtractOptions,
     Locator,
     NavigationRefused,
@@ -23,9 +22,10 @@ from toolgate.browser.browser import (
     Tab,
 )
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.core.enums import LocatorMode, TaskCode, TrustLevel
+from toolgate.core.enums import Level, LocatorMode, TaskCode, TrustLevel
 from toolgate.core.errors import ToolgateError, Unavailable
 from toolgate.tasks.addresses import check_target
+from toolgate.tasks.document_reader import DocumentReader
 from toolgate.tasks.secrets import Scrubber
 from toolgate.tasks.state import Summary, TaskError, TaskFailed
 from toolgate.tools.outcomes import Denied
@@ -50,6 +50,10 @@ def error_of(failed: ToolgateError) -> TaskError:
         if isinstance(failed, kind):
             return TaskError(code, str(failed))
     return TaskError(TaskCode.EXECUTION_ERROR, str(failed))
+
+
+def hint_of(error: TaskError) -> str:
+    return error.hint or wire.ERROR_CODES[error.code].action
 
 
 def refused_by(denied: Denied) -> TaskFailed:
@@ -88,6 +92,8 @@ class Work:
     report: Callable[[int, int], None]  # done, total
     reopen: Callable[[], Awaitable[BrowserSession]] | None  # None: the session is not the run's own
     keep_session: Callable[[], None]
+    documents: DocumentReader
+    submits: bool = False  # its template may send forms
     scrubber: Scrubber = field(default_factory=Scrubber)
     step: str = ""
     reopening: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -105,7 +111,7 @@ class Work:
     @asynccontextmanager
     async def tab(self) -> AsyncIterator[Tab]:
         await self._revive()
-        async with self.session.tab(run_id=self.run_id) as tab:
+        async with self.session.tab(run_id=self.run_id, submits=self.submits) as tab:
             yield tab
 
     async def _revive(self) -> None:
@@ -120,7 +126,12 @@ class Work:
         """The tab of a task with steps; what goes wrong in it is pictured for the caller."""
         async with self.tab() as tab:
             try:
-                yield tab
+                try:
+                    yield tab
+                except (PageError, TaskFailed):
+                    tab.check_refused()  # a refused form comes before any failure that it caused
+                    raise
+                tab.check_refused()
             except (PageError, TaskFailed) as failed:
                 error = error_of(failed)
                 details = dict(error.details or {})
@@ -132,6 +143,7 @@ class Work:
                     error.message,
                     failed_step=error.failed_step or self.step,
                     details=details,
+                    hint=error.hint,
                 ) from failed
 
     async def _picture(self, tab: Tab) -> str:
@@ -163,12 +175,17 @@ class Template:
     run: Run
     version: str = wire.TEMPLATE_VERSION
     trust: frozenset[TrustLevel] = frozenset(TrustLevel)
-    repeatable: bool = False  # running it again after a crash changes nothing outside
+    level: Level = Level.WRITE  # READ: its pages may send no form, so it may be run again
     media: bool = False  # needs images and fonts
     only_reads: bool = False  # works no page: reads them, by `Work.reader` alone
     secrets: Callable[[Any], Sequence[str]] = no_secrets
     keeps_inputs: bool = True  # False: they may hold secrets, so they are never written
     steps: Callable[[Any], int] = one_step
+
+    @property
+    def repeatable(self) -> bool:
+        """Return True if running it again after a crash changes nothing outside."""
+        return self.level is Level.READ
 
 
 def options_of(extract: wire.Extract) -> ExtractOptions:
@@ -177,6 +194,7 @@ def options_of(extract: wire.Extract) -> ExtractOptions:
         content=extract.content,
         max_elements=extract.max_elements,
         max_content_length=extract.max_content_length,
+        html=extract.main,
     )
 
 
@@ -184,46 +202,6 @@ def locator_of(locator: wire.Locator) -> Locator:
     if locator.mode is LocatorMode.SELECTOR:
         return Locator(LocatorMode.SELECTOR, str(locator.selector))
     return Locator(LocatorMode.SEMANTIC, str(locator.query))
-
-
-def item_of(url: str, looked: Extract, *, download_id: str = "") -> dict[str, Any]:
-    """The members of an item that succeeded, in the order of the contract."""
-    if looked.download is not None:
-        return {
-            "url": url,
-            "title": looked.download.name,
-            "pageType": "download",
-            "success": True,
-            "artifactId": download_id,
-        }
-    item: dict[str, Any] = {
-        "url": url,
-        "title": looked.title,
-        "pageType": looked.page_type,
-        "elementCount": looked.element_count,
-    }
-    if looked.content is not None:
-        item["content"] = msgspec.Raw(looked.content)
-    if looked.page_info is not None:
-        item["pageInfo"] = msgspec.Raw(looked.page_info)
-    item["success"] = True
-    if looked.degraded is not None:
-        item["degraded"] = True
-        item["degradedBy"] = looked.degraded.value
-    return item
-
-
-def failed_item_of(url: str, failed: ToolgateError) -> dict[str, Any]:
-    error = error_of(failed)
-    return {
-        "url": url,
-        "success": False,
-        "error": {
-            "errorCode": error.code.value,
-            "message": error.message,
-            "recoverHint": wire.ERROR_CODES[error.code].action,
-        },
-    }
 
 
 def summary_of(summary: Summary) -> dict[str, int]:

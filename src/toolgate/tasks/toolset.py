@@ -19,8 +19,15 @@ from toolgate.core.ids import NewId
 from toolgate.core.tools import Caller, ToolRequest
 from toolgate.tasks.live_runs import Progress
 from toolgate.tasks.runtime import PREFIX, Submission, TaskRuntime
-from toolgate.tasks.state import NEXT_ACTIONS, TaskError, TaskFailed, TaskRun, owner_of, starts_sync
-from toolgate.tasks.template import Template, refused_by
+from toolgate.tasks.state import (
+    NEXT_ACTIONS,
+    TaskError,
+    TaskFailed,
+    TaskRun,
+    owner_of,
+    starts_sync,
+)
+from toolgate.tasks.template import Template, hint_of, refused_by
 from toolgate.tools.outcomes import ToolGate
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -132,15 +139,7 @@ class Toolset:
         if submission.sync and await self.runtime.decided(run.run_id, timeout_s=self._hold_s):
             run = await self._wait(run, mode, call)
             if run.is_over:
-                if run.raised and run.error is not None:
-                    raise TaskFailed(
-                        run.error.code,
-                        run.error.message,
-                        failed_step=run.error.failed_step,
-                        details={**_members(run.error.details), "runId": run.run_id},
-                    )
-                shown = await self._shown(run)
-                return {**shown, "mode": TaskMode.SYNC.value, "deduplicated": deduplicated}
+                return await self.finished(run, TaskMode.SYNC, deduplicated=deduplicated)
         run = self.runtime.view(run.run_id)
         return {
             "runId": run.run_id,
@@ -150,6 +149,17 @@ class Toolset:
             "deduplicated": deduplicated,
             **_waiting(run),
         }
+
+    async def finished(self, run: TaskRun, mode: TaskMode, *, deduplicated: bool = False) -> Answer:
+        """The run, with the code of its error beside it if it failed or was canceled."""
+        answer = {
+            **await self._shown(run),
+            "mode": mode.value,
+            "deduplicated": deduplicated,
+        }
+        if run.error is not None:
+            answer |= {"errorCode": run.error.code.value, "recoverHint": hint_of(run.error)}
+        return answer
 
     async def _wait(self, run: TaskRun, mode: TaskMode, call: Call) -> TaskRun:
         timeout_s = self._auto_wait_s if mode is TaskMode.AUTO else None
@@ -211,8 +221,8 @@ class Toolset:
             "maxConcurrentRuns": self.runtime.max_running,
             "maxUrls": wire.MAX_URLS,
             "maxTabsPerSession": wire.MAX_TABS_PER_SESSION,
-            "syncTimeoutMs": wire.DEFAULT_TIMEOUT_MS,
-            "asyncTimeoutMs": wire.MAX_TIMEOUT_MS,
+            "syncTimeoutMs": wire.SYNC_TIMEOUT_MS,
+            "asyncTimeoutMs": wire.ASYNC_TIMEOUT_MS,
             "artifactMaxChunkSize": wire.MAX_CHUNK_BYTES,
             "artifactTtlMs": wire.ARTIFACT_TTL_MS,
             "runTtlMs": wire.RUN_TTL_MS,
@@ -234,8 +244,10 @@ class Toolset:
         options = given(asked.options, {})
         if not isinstance(options, dict):
             raise _invalid("options must be an object", "$.options")
-        timeout_ms = _timeout(options.get("timeoutMs", wire.DEFAULT_TIMEOUT_MS))
+        timeout_ms = _timeout(options.get("timeoutMs", wire.ASYNC_TIMEOUT_MS))
         mode = _mode(options.get("mode", TaskMode.AUTO.value))
+        if mode is TaskMode.SYNC:
+            timeout_ms = min(timeout_ms, wire.SYNC_TIMEOUT_MS)
         checked = _convert(options, wire.RunOptions, at="$.options")
         raw = given(asked.inputs, {})
         inputs = _convert(raw, template.inputs, at="$.inputs")
@@ -317,7 +329,7 @@ def error_answer(error: TaskError) -> Answer:
     answer: Answer = {
         "error": error.message,
         "errorCode": error.code.value,
-        "recoverHint": _hint(error.code),
+        "recoverHint": hint_of(error),
         "nextActions": _next_actions(error),
     }
     if error.failed_step:
@@ -355,7 +367,7 @@ def _run_error(error: TaskError) -> Answer:
     shown: Answer = {
         "errorCode": error.code.value,
         "message": error.message,
-        "recoverHint": _hint(error.code),
+        "recoverHint": hint_of(error),
         "nextActions": _next_actions(error),
     }
     if error.details is not None:
@@ -363,10 +375,6 @@ def _run_error(error: TaskError) -> Answer:
     if error.failed_step:
         shown["failedStep"] = error.failed_step
     return shown
-
-
-def _hint(code: TaskCode) -> str:
-    return wire.ERROR_CODES[code].action
 
 
 def _next_actions(error: TaskError) -> list[str]:
@@ -381,7 +389,7 @@ def _members(details: Any) -> dict[str, Any]:
 def _timeout(value: Any) -> int:
     if type(value) is not int or not 1 <= value <= wire.MAX_TIMEOUT_MS:
         raise _invalid(
-            f"timeoutMs must be a whole number from 1 to {wire.MAX_TIMEOUT_MS}",
+            f"timeoutMs must be a whole number from 1 to {wire.MAX_TIMEOUT_MS} (got {value!r:.40})",
             "$.options.timeoutMs",
         )
     return value

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from toolgate.access.devices import Identity
 from toolgate.access.refusals import RateLimited
 from toolgate.access.registry import Registry
 from toolgate.core.clock import Clock
@@ -18,7 +19,7 @@ from toolgate.core.errors import Conflict, NotFound, Refused, Unavailable
 from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put
 from toolgate.policy.refusal_texts import OUTSIDE_SCOPE, RATE_LIMITED
-from toolgate.tools.approvals import Approval, askers
+from toolgate.tools.approvals import Approval, Question, askers
 from toolgate.tools.calls import EXECUTIONS
 from toolgate.tools.engine import Update, no_update
 from toolgate.tools.limits import CapabilityLimits
@@ -201,7 +202,15 @@ class FakeGate:
         if asked.verdict:
             return REFUSALS.get(asked.verdict) or FakeCall(self, request)
         summary = f"run {request.tool}"
-        return Pending(approval_id, summary, REASON, asked.due, "asks", known, tool=request.tool)
+        return Pending(
+            approval_id,
+            summary,
+            REASON,
+            asked.due,
+            "asks",
+            known,
+            tool=request.tool,
+        )
 
     async def execute(self, request: ToolRequest, update: Update = no_update) -> ToolOutput:
         self.ran.append(request)
@@ -256,12 +265,12 @@ class FakeGate:
             raise NotFound("tool call", call_id)
         return self._runs[call_id]
 
-    async def approval(self, approval_id: str) -> Approval:
+    async def approval(self, approval_id: str) -> Question:
         asked = self._approvals.get(approval_id)
         if asked is None:
             raise NotFound("approval", approval_id)
         request = asked.request
-        return Approval(
+        approval = Approval(
             approval_id,
             request.request_id,
             binding="",
@@ -277,12 +286,16 @@ class FakeGate:
             run_id=request.run_id,
             status=ApprovalStatus(asked.verdict or "PENDING"),
         )
+        return Question(approval, approval.summary, dict(request.args))
+
+    async def reveal_approval(self, approval_id: str, *, by: str) -> Question:
+        return await self.approval(approval_id)
 
     async def decide_approval(
-        self, approval_id: str, *, approve: bool, decided_by: str, reason: str
+        self, approval_id: str, *, approve: bool, decided_by: Identity, reason: str
     ) -> str:
         verdict = "APPROVED" if approve else "REJECTED"
-        return await self._close_approval(approval_id, verdict, decided_by=decided_by)
+        return await self._close_approval(approval_id, verdict, decided_by=decided_by.name)
 
     async def expire(self, approval_id: str) -> None:
         await self._close_approval(approval_id, "EXPIRED", decided_by="")

@@ -1,28 +1,42 @@
 """Approvals in the journal: one row each, by the request it is for.
 
 An approval's id is made from the request's, so that a retry finds the same approval. A pending row is
-due when it expires; `on_due` handles that deadline.
+due when it expires; `on_due` handles that deadline. While it is pending, a sealed row (`asked_args`)
+has the arguments as they are: what an approver sees is made from them. Afterwards the evidence has it,
+as `approval_request.json`.
 """
 
 import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
+from toolgate.access.devices import Identity
 from toolgate.core.clock import Clock
 from toolgate.core.enums import ApprovalStatus
-from toolgate.core.errors import Conflict, NotFound
-from toolgate.core.tools import ToolRequest
+from toolgate.core.errors import Conflict, Damaged, NotFound
+from toolgate.core.tools import JsonValue, ToolRequest
+from toolgate.core.visible import visible
+from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put, Row
-from toolgate.journal.paging import all_rows
+from toolgate.journal.rows import version_of
 from toolgate.policy.model import Decision
-from toolgate.tools.approvals import DEFAULT_TTL_MS, POLICY, Approval, askers, binding_of
+from toolgate.secrets.approver_view import ApproverView, Shown, summary_of, with_texts
+from toolgate.secrets.redaction import MASK
+from toolgate.secrets.seal import Seal
+from toolgate.tools.approvals import DEFAULT_TTL_MS, POLICY, Approval, Question, askers, binding_of
+from toolgate.tools.responses import Artifact, refs_of
 
 COLLECTION: Final = "approvals"
 OPEN: Final = "open_approvals"  # copies of the rows that wait for a person
+ASKED_ARGS: Final = "asked_args"  # sealed, by approval
 STREAM: Final = "approvals"
 ASKED: Final = "asked"
+LONGEST_LABEL: Final = 4_000  # characters of a row's summary; nobody decides on it
 
 _HAPPENED: Final = {  # the types of the events; their subject is the run that waits
     ApprovalStatus.PENDING: ASKED,
@@ -37,11 +51,22 @@ encode: Final = msgspec.json.Encoder().encode
 
 class Approvals:
     def __init__(
-        self, journal: Journal, evidence: Evidence, clock: Clock, *, ttl_ms: int = DEFAULT_TTL_MS
+        self,
+        journal: Journal,
+        evidence: Evidence,
+        clock: Clock,
+        audit: AuditLog,
+        seal: Seal,
+        view: ApproverView,
+        *,
+        ttl_ms: int = DEFAULT_TTL_MS,
     ) -> None:
         self._journal = journal
         self._evidence = evidence
         self._clock = clock
+        self._audit = audit
+        self._seal = seal
+        self.view = view
         self._ttl_ms = ttl_ms
 
     async def get(self, approval_id: str) -> Approval:
@@ -52,14 +77,72 @@ class Approvals:
     async def pending(self, *, tenant: str = "", limit: int = 1000) -> list[Approval]:
         """The approvals that wait for a person, oldest first."""
         now = self._clock.now_ms()
-        rows = all_rows(self._journal, OPEN)
-        approvals = [decode(row.value).at(now) async for row in rows]
-        found = (
-            approval
-            for approval in approvals
-            if approval.status is ApprovalStatus.PENDING and tenant in {"", approval.tenant}
-        )
+        found: list[Approval] = []
+        after = ""
+        while rows := await self._journal.scan(OPEN, after=after):
+            after = rows[-1].key
+            approvals = (decode(row.value).at(now) for row in rows)
+            found += [
+                approval
+                for approval in approvals
+                if approval.status is ApprovalStatus.PENDING and tenant in {"", approval.tenant}
+            ]
         return sorted(found, key=lambda approval: approval.asked_at)[:limit]
+
+    async def question(self, approval: Approval) -> Question:
+        """An approval with the arguments as an approver sees them: from the original while it is open."""
+        row = await self._journal.get(ASKED_ARGS, approval.approval_id)
+        if row is not None:
+            shown = self.view.show(json.loads(self._seal.open(row.value)))
+            return _question(replace(approval, hidden=max(approval.hidden, shown.hidden)), shown)
+        for artifact in (Artifact.APPROVAL_REQUEST, Artifact.REQUEST):
+            (ref,) = refs_of(approval.request_id, [artifact])
+            with contextlib.suppress(NotFound, Damaged, msgspec.DecodeError):
+                content = msgspec.json.decode(await self._evidence.fetch(ref))
+                if isinstance(args := with_texts(content.get("args"), visible), dict):
+                    return _question(_as_kept(approval, args), Shown(args))
+        return Question(approval, approval.summary, None)
+
+    async def reveal(self, approval_id: str, *, by: str) -> Question:
+        """The arguments with what is hidden in them; an audit row says who has seen it.
+
+        Raises NotFound, Conflict if it is no longer open.
+        """
+        while True:
+            row = await self._row(approval_id)
+            revealed = decode(row.value).reveal(by=by, now=self._clock.now_ms())
+            sealed = await self._journal.get(ASKED_ARGS, approval_id)
+            if sealed is None:
+                raise Conflict(
+                    f"approval {approval_id} was asked for by an earlier version, which kept no more of"
+                    " its call: reject it, and let it be asked for again"
+                )
+            shown = self.view.show(json.loads(self._seal.open(sealed.value)), reveal=True)
+            value = encode(revealed)
+            metadata: dict[str, JsonValue] = {"tool": revealed.tool, "hidden": revealed.hidden}
+            with contextlib.suppress(Conflict):  # decided, or revealed to another
+                await self._journal.commit(
+                    Put(
+                        COLLECTION,
+                        approval_id,
+                        value,
+                        due=revealed.expires_at,
+                        expected=row.version,
+                    ),
+                    Put(
+                        OPEN,
+                        approval_id,
+                        value,
+                        expected=await version_of(self._journal, OPEN, approval_id),
+                    ),
+                    *self._audit.note(
+                        "approval.reveal",
+                        actor=by,
+                        resource=("approval", approval_id),
+                        metadata=metadata,
+                    ),
+                )
+                return _question(revealed, shown)
 
     async def get_for(self, request: ToolRequest) -> Approval:
         return await self.get(approval_id_of(request.request_id))
@@ -69,18 +152,22 @@ class Approvals:
         request: ToolRequest,
         decision: Decision,
         *,
-        summary: str,
+        stored: Mapping[str, JsonValue],
+        hidden: int = 0,
         place: str = "",
         definition: str = "",
     ) -> tuple[Approval, list[Operation]]:
-        """An approval for this call at this place, and the operations that write it."""
+        """An approval for this call at this place, and the operations that write it.
+
+        `stored` are the arguments for the disk, and `hidden` counts what an approver does not see.
+        """
         now = self._clock.now_ms()
         approval = Approval(
             approval_id=approval_id_of(request.request_id),
             request_id=request.request_id,
             binding=self._binding(request, decision.rule_digest, place),
             tool=request.tool,
-            summary=summary,
+            summary=_label(summary_of(request.tool, stored)),
             reason=decision.reason,
             rule_id=decision.rule_id,
             policy_version=decision.policy_version,
@@ -93,25 +180,32 @@ class Approvals:
             run_id=request.run_id,
             rule_digest=decision.rule_digest,
             definition=definition,
+            target=request.target_id,
+            user=request.caller.user if request.caller.agent else "",
+            hidden=hidden,
         )
-        return approval, self._write(approval, expected=0)
+        sealed = self._seal.close(json.dumps(dict(request.args)).encode())
+        asked = Put(ASKED_ARGS, approval.approval_id, sealed, expected=0)
+        return approval, [asked, *self._write(approval, expected=0)]
 
     async def decide(
         self,
         approval_id: str,
         *,
         approve: bool,
-        decided_by: str,
+        decided_by: Identity,
         reason: str = "",
         overtaken: str = "",
     ) -> Approval:
-        """Raises NotFound, Conflict if it is no longer open, Refused if this person may not.
+        """Raises NotFound, Conflict if it is no longer open, MayNotDecide if this one may not.
 
         `overtaken` is the reason why it cannot be approved any more: then it is closed.
         """
         while True:
             row = await self._row(approval_id)
             asked, now = decode(row.value), self._clock.now_ms()
+            if approve:  # what is hidden is told by the secrets that are known now
+                asked = replace(asked, hidden=(await self.question(asked)).approval.hidden)
             decided = asked.decide(approve=approve, decided_by=decided_by, now=now, note=reason)
             if overtaken:
                 decided = asked.close(by=POLICY, now=now, note=overtaken)
@@ -179,9 +273,11 @@ class Approvals:
                 due=approval.expires_at if pending else None,
                 expected=expected,
             ),
-            Put(OPEN, approval.approval_id, value, expected=0)
-            if pending
-            else Delete(OPEN, approval.approval_id),
+            *(
+                [Put(OPEN, approval.approval_id, value, expected=0)]
+                if pending
+                else [Delete(name, approval.approval_id) for name in (OPEN, ASKED_ARGS)]
+            ),
             Append(STREAM, [event]),
             *self._evidence.prepare(
                 "approval",
@@ -200,6 +296,21 @@ class Approvals:
                 subject=approval.request_id,
             ),
         ]
+
+
+def _question(approval: Approval, shown: Shown) -> Question:
+    return Question(approval, summary_of(approval.tool, shown.args), shown.args)
+
+
+def _as_kept(approval: Approval, args: Mapping[str, JsonValue]) -> Approval:
+    """An open approval of 0.1.0, which kept its arguments redacted only: each mask hides something."""
+    masks = summary_of("", args).count(MASK) if approval.status is ApprovalStatus.PENDING else 0
+    return replace(approval, hidden=max(approval.hidden, masks * len(MASK)))
+
+
+def _label(text: str) -> str:
+    left = len(text) - LONGEST_LABEL
+    return text if left <= 0 else f"{text[:LONGEST_LABEL]}… [cut: {left} more characters]"
 
 
 def approval_id_of(request_id: str) -> str:

@@ -155,13 +155,16 @@ def complete(request: ToolRequest) -> ToolRequest:
         request.target_id,
         request.no_links,
         request.scope,
+        on_client=request.on_client,
     )
 
 
 def described(request: ToolRequest) -> dict[str, JsonValue]:
     """All members that make two requests the same: the call and its caller."""
     caller = request.caller
+    where: dict[str, JsonValue] = {"on_client": True} if request.on_client else {}
     return {
+        **where,
         "request_id": request.request_id,
         "tool_id": request.tool,
         "args": dict(request.args),

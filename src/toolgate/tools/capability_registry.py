@@ -34,7 +34,7 @@ class Capabilities:
     seal: Seal
     trail: Trail
     built_in: Sequence[Capability] = ()
-    learn: Callable[[str], None] = lambda _secret: None  # a secret that must never be stored
+    learn: Callable[[str, str], object] = lambda _secret, _name: None  # a secret, and its name
     tell: Tell = lambda _capability_id, _health: ()
     _known: dict[str, Capability] = field(default_factory=dict)
     _versions: dict[str, int] = field(default_factory=dict)  # of the rows that memory holds
@@ -178,7 +178,7 @@ class Capabilities:
 
     def _learn(self, capability: Capability) -> None:
         for secret in capability.server.secrets if capability.server is not None else ():
-            self.learn(secret)
+            self.learn(secret, capability.capability_id)
 
 
 def _placed(server: Server) -> dict[str, JsonValue]:

@@ -23,7 +23,10 @@ OpenSession = Callable[[ToolRequest], Awaitable[Session]]
 
 T = TypeVar("T")
 
+# `error.code` of a failed tool's data, where the fault is not this installation's.
 REFUSED: Final = "refused"
+INVALID: Final = "invalid"  # the caller's arguments
+UPSTREAM: Final = "upstream"  # a host, a server or a runner that does not answer as it should
 MAX_OUTPUT_BYTES: Final = 256 * 1024  # per stream (DESIGN, "The sandbox")
 
 
@@ -97,15 +100,14 @@ def read_args(given: Mapping[str, JsonValue], shape: type[A]) -> A:
         raise Invalid(str(wrong), field="args") from wrong
 
 
-def failed(
-    message: str, *, outcome: Outcome = Outcome.NOT_STARTED, data: JsonValue = None
-) -> ToolOutput:
+def failed(message: str, *, outcome: Outcome = Outcome.NOT_STARTED, code: str = "") -> ToolOutput:
+    data: JsonValue = {"error": {"code": code}} if code else None
     return ToolOutput(exit_code=1, stderr=message, outcome=outcome, data=data)
 
 
 def refused(message: str, *, outcome: Outcome = Outcome.NOT_STARTED) -> ToolOutput:
     """For what a tool will not do, as opposed to what it could not."""
-    return failed(message, outcome=outcome, data={"error": {"code": REFUSED}})
+    return failed(message, outcome=outcome, code=REFUSED)
 
 
 def text_of(content: bytes, *, total: int | None = None) -> str:

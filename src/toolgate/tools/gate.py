@@ -5,18 +5,17 @@ Every step of a call is one commit, in which the caller's own operations go alon
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
-from unicodedata import category
 
 import msgspec
 
+from toolgate.access.devices import Identity
 from toolgate.access.ratelimit import Spent
 from toolgate.access.refusals import RateLimited
 from toolgate.access.registry import Registry
-from toolgate.core.enums import ApprovalStatus, CallStatus, Outcome
+from toolgate.core.enums import ApprovalStatus, CallStatus, Level, Outcome
 from toolgate.core.errors import (
     Conflict,
     Invalid,
@@ -38,10 +37,11 @@ from toolgate.policy.refusal_texts import (
     OUTSIDE_SCOPE,
     RATE_LIMITED,
 )
-from toolgate.secrets.redaction import MASK, RedactingStream, Redactor
+from toolgate.secrets.approver_view import summary_of
+from toolgate.secrets.redaction import RedactingStream, Redactor
 from toolgate.tools import outcomes
 from toolgate.tools.approval_records import Approvals, approval_id_of
-from toolgate.tools.approvals import POLICY, RUN, Approval
+from toolgate.tools.approvals import POLICY, RUN, Approval, MayNotDecide, Question
 from toolgate.tools.calls import (
     TERMINAL,
     Call,
@@ -72,8 +72,6 @@ _CODES: Final = {  # others: blocked
 REVOKED: Final = "the caller's token was revoked or replaced"
 
 MAX_DETAIL: Final = 200  # characters of what a decision says beside its reason
-MAX_SUMMARY: Final = 4_000  # characters of a call: a person approves its end too
-_UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 ELSEWHERE_S: Final = 0.05
 ATTEMPTS: Final = 600  # 30 s for a call that another process runs; a conflict takes one or two
 FOLLOWED: Final = 20  # looks, ELSEWHERE_S apart, at an approval given under a changed policy
@@ -319,15 +317,22 @@ class Gate:
     async def run_of(self, call_id: str) -> str:
         return await self._ledger.run_of(call_id)
 
-    async def approval(self, approval_id: str) -> Approval:
-        return await self._approvals.get(approval_id)
+    async def approval(self, approval_id: str) -> Question:
+        return await self._approvals.question(await self._approvals.get(approval_id))
+
+    async def reveal_approval(self, approval_id: str, *, by: str) -> Question:
+        return await self._approvals.reveal(approval_id, by=by)
 
     async def decide_approval(
-        self, approval_id: str, *, approve: bool, decided_by: str, reason: str
+        self, approval_id: str, *, approve: bool, decided_by: Identity, reason: str
     ) -> str:
-        if self._redactor.text(decided_by) != decided_by:  # it is written as it is
+        who = decided_by.principal
+        if self._redactor.text(who) != who:  # it is written as it is
             raise Invalid("the name of who decides holds a secret", field="decided_by")
         asked = await self._approvals.get(approval_id)
+        level = self._routing.known_level(asked.tool) or Level.WRITE
+        if not decided_by.may_decide_level(level):
+            raise MayNotDecide(f"{asked.tool} is of level {level}, above that of {who}")
         overtaken = ""
         if approve and not self._policies.has_rule(asked.rule_digest):
             overtaken = f"rule {asked.rule_id}, which asked, is no longer in force as it was"
@@ -437,6 +442,8 @@ class Gate:
         due: int | None,
     ) -> outcomes.Begun:
         decision = self._decide(call, is_revoked=is_revoked)
+        if decision.clean and not await self._routing.can_be_clean(call.request):
+            decision = self._decide(call, is_revoked=is_revoked, can_be_clean=False)
         if known is not None:
             if known.fingerprint != call.fingerprint and decision.rule_id == OUTSIDE_SCOPE:
                 # A caller is described with their rights: with fewer, it is another request.
@@ -457,7 +464,8 @@ class Gate:
                     call.id, by=POLICY, reason=decision.reason
                 )
             else:
-                return _pending(call, approval, known=True)
+                stored = self._approvals.view.store(call.request.args)
+                return _pending(call, approval, stored, known=True)
         decided = _Decided(decision, approval, (*checks, *use))
         if decision.effect is Effect.DENY:
             return await self._deny(call, decided, also)
@@ -531,6 +539,8 @@ class Gate:
     async def _allow(
         self, call: Call, engine: Engine, decided: _Decided, also: Also, *, again: bool
     ) -> AllowedCall:
+        if decided.decision.clean:
+            call = call._replace(request=call.request._replace(clean=True))
         shared = _Open(call, engine, decided.decision)
         shared.approval = decided.approval
         allowed = AllowedCall(self, shared)
@@ -638,9 +648,9 @@ class Gate:
                 assert output is not None
                 return KnownCall(self, response_or_none, output)
 
-    def _decide(self, call: Call, *, is_revoked: bool) -> Decision:
+    def _decide(self, call: Call, *, is_revoked: bool, can_be_clean: bool = True) -> Decision:
         """The decision by the caller's rights, the policy and the tool's capabilities."""
-        decision = self._policies.decide(call.request, level=call.level)
+        decision = self._policies.decide(call.request, level=call.level, can_be_clean=can_be_clean)
         if outside := REVOKED if is_revoked else self._outside_scope(call):
             return _refused(decision, OUTSIDE_SCOPE, outside)
         if decision.effect is not Effect.DENY and self._limits is not None:
@@ -672,16 +682,22 @@ class Gate:
         """Ask a person: the approval, the call that waits and the caller's operations, one commit."""
         place = await self._routing.place_of(call.request)
         try:
-            args = self._redactor.fields(call.request.args)
-            text = f"{call.request.tool} {_as_text(args)}"
-            summary = _summary(self._redactor.preview(text, limit=len(MASK) * len(text)))
+            shown = self._approvals.view.show(call.request.args)
+            stored = self._approvals.view.store(call.request.args)
             approval, operations = self._approvals.new(
-                call.request, decision, summary=summary, place=place, definition=call.definition
+                call.request,
+                decision,
+                stored=stored,
+                hidden=shown.hidden,
+                place=place,
+                definition=call.definition,
             )
         except RecursionError as deep:
             raise Invalid("args are nested too deeply to be shown", field="args") from deep
-        pending = _pending(call, approval, known=False)
-        await self._ledger.wait(call, decision, approval, (*checks, *operations, *also(pending)))
+        pending = _pending(call, approval, stored, known=False)
+        await self._ledger.wait(
+            call, decision, approval, stored, shown.args, (*checks, *operations, *also(pending))
+        )
         return pending
 
     async def _apply_approval(
@@ -779,7 +795,9 @@ async def _uninterrupted(task: "asyncio.Task[T]") -> T:
     return task.result()
 
 
-def _pending(call: Call, approval: Approval, *, known: bool) -> Pending:
+def _pending(
+    call: Call, approval: Approval, stored: dict[str, JsonValue], *, known: bool
+) -> Pending:
     reason = f"Waits for approval {approval.approval_id}: {approval.reason}"
     response = Response(
         ok=False,
@@ -792,13 +810,15 @@ def _pending(call: Call, approval: Approval, *, known: bool) -> Pending:
     )
     return Pending(
         approval.approval_id,
-        approval.summary,
+        summary_of(approval.tool, stored),
         approval.reason,
         approval.expires_at,
         approval.rule_id,
         known,
         response,
         call.request.tool,
+        stored,
+        approval.hidden,
     )
 
 
@@ -813,18 +833,6 @@ def _denied(call: Call, response: Response, *, known: bool) -> Denied:
     rule_id, reason = response.rule_id, response.policy_check.reason
     code = _CODES.get(rule_id, "blocked")
     return Denied(code, rule_id, reason, known, response, call.request.tool)
-
-
-def _as_text(args: Mapping[str, JsonValue]) -> str:
-    return _readable(json.dumps(dict(args), ensure_ascii=False))
-
-
-def _summary(text: str) -> str:
-    """The text for people: invisible characters and those that turn the direction are spelt out."""
-    if not text.isprintable():
-        text = "".join(json.dumps(c)[1:-1] if category(c) in _UNSEEN else c for c in text)
-    left = len(text) - MAX_SUMMARY
-    return text if left <= 0 else f"{text[:MAX_SUMMARY]}… [cut: {left} more characters]"
 
 
 def _clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:

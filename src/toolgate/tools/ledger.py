@@ -17,7 +17,7 @@ from toolgate.core.clock import Clock
 from toolgate.core.enums import ApprovalStatus, CallStatus, Outcome
 from toolgate.core.errors import Conflict, NotFound, ToolgateError
 from toolgate.core.ids import Owner
-from toolgate.core.tools import Caller, ToolOutput
+from toolgate.core.tools import Caller, JsonValue, ToolOutput
 from toolgate.evidence.audit import TOOL_RUN, AuditEntry, AuditLog
 from toolgate.evidence.evidence import STREAM, Evidence
 from toolgate.journal.journal import Check, Event, Journal, Operation, Put
@@ -116,11 +116,19 @@ class Ledger:
         call: Call,
         decision: Decision,
         approval: Approval,
+        stored: Mapping[str, JsonValue],
+        shown: Mapping[str, JsonValue],
         operations: Sequence[Operation],
     ) -> None:
-        """Record that a person is asked; `operations` write the approval."""
+        """Record that a person is asked; `operations` write the approval.
+
+        The arguments are in the evidence as they are `stored`; as they are `shown`, by a commitment.
+        """
         asked = {
             "approval_id": approval.approval_id,
+            "args": stored,
+            "hidden": approval.hidden,
+            "shown": self.evidence.commitment(self.evidence.canonical(shown)),
             "expires_at": to_iso_ms(approval.expires_at),
             **msgspec.to_builtins(_Verdict.of(decision, call.definition)),
         }

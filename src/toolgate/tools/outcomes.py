@@ -14,9 +14,10 @@ earlier `begin`: its commit is on disk, so `also` of that `begin` was not commit
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from toolgate.access.devices import Identity
 from toolgate.access.ratelimit import Spent
 from toolgate.core.enums import CallStatus
-from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
+from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
 from toolgate.journal.journal import Operation
 from toolgate.policy.model import Effect
 from toolgate.policy.refusal_texts import (
@@ -26,7 +27,7 @@ from toolgate.policy.refusal_texts import (
     RATE_LIMITED,
     refusal_text,
 )
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approvals import Question
 from toolgate.tools.engine import Update, no_update
 from toolgate.tools.responses import Response
 
@@ -68,6 +69,8 @@ class Pending(NamedTuple):
     known: bool = False
     response: Response | None = None
     tool: str = ""
+    args: Mapping[str, JsonValue] | None = None  # as they may be stored
+    hidden: int = 0  # characters that an approver does not see
 
     @property
     def text(self) -> str:
@@ -167,18 +170,25 @@ class ToolGate(Protocol):
         """The id of the run that a call belongs to; NotFound if the gate has no such call."""
         ...
 
-    async def approval(self, approval_id: str) -> Approval:
-        """An approval at this time; raises NotFound."""
+    async def approval(self, approval_id: str) -> Question:
+        """An approval at this time, as an approver sees it; raises NotFound."""
+        ...
+
+    async def reveal_approval(self, approval_id: str, *, by: str) -> Question:
+        """What is hidden in a call too, for the operator; it goes on record.
+
+        Raises NotFound, Conflict if the approval is no longer open.
+        """
         ...
 
     async def decide_approval(
-        self, approval_id: str, *, approve: bool, decided_by: str, reason: str
+        self, approval_id: str, *, approve: bool, decided_by: Identity, reason: str
     ) -> str:
         """Decide an open approval and return the id of the call it is for.
 
         Raises NotFound where there is none, Conflict where it has been decided, has expired or no
-        longer counts under the policy, Refused where this person may not, Invalid where their name
-        holds a secret.
+        longer counts under the policy, Refused where this person may not, HiddenArguments where they
+        approve what nobody has seen, Invalid where their name holds a secret.
         """
         ...
 

@@ -11,17 +11,22 @@ from typing import Final
 
 from toolgate.core.enums import Level
 from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
+from toolgate.policy.inputs import COMMAND_TOOLS
+from toolgate.policy.model import rules_name
 from toolgate.tools.definitions import failed
 from toolgate.tools.engine import Engine, Update, no_update
 
-# These run on the chosen execution target, whichever door the call came in by (gateway contract).
-TARGET_TOOLS: Final = frozenset({"bash.exec", "python.exec", "http.request"})
+# These run on the chosen execution target, whichever door the call came in by (runner contract).
+TARGET_TOOLS: Final = COMMAND_TOOLS | {"python.exec", "http.request"}
 TARGET_FILES: Final = "file."
+
+UNOFFERED: Final = (COMMAND_TOOLS - {"shell"}) | {"web.fetch"}  # models get shell and http.fetch
 
 Find = Callable[[ToolRequest], Engine | None]
 Offers = Callable[[Caller], Sequence[Tool]]
 Describe = Callable[[str, Caller], Tool | None]
 Place = Callable[[ToolRequest], Awaitable[str]]  # where a call would run now
+CanBeClean = Callable[[ToolRequest], Awaitable[bool]]  # does its place promise a fixed environment?
 
 
 def takes_nothing(_: ToolRequest) -> Engine | None:
@@ -36,6 +41,10 @@ async def as_named(request: ToolRequest) -> str:
     return request.target_id
 
 
+async def is_clean_here(_: ToolRequest) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """`find` gives the engine where this route takes the call; the others say what it has.
@@ -48,6 +57,7 @@ class Route:
     offers: Offers = offers_nothing
     describe: Describe | None = None
     place: Place = as_named
+    can_be_clean: CanBeClean = is_clean_here
     named: Mapping[str, Tool] = field(default_factory=dict)
     engine: Engine | None = None
 
@@ -74,6 +84,11 @@ class Routing:
         """The place where the call would run now; an approval is bound to it."""
         taken = self._take(request)
         return await (as_named if taken is None else taken[0].place)(request)
+
+    async def can_be_clean(self, request: ToolRequest) -> bool:
+        """True if a command of the call would run in a fixed environment where it asks for one."""
+        taken = self._take(request)
+        return taken is None or await taken[0].can_be_clean(request)
 
     def _take(self, request: ToolRequest) -> tuple[Route, Engine] | None:
         """The first route that takes the call, and its engine."""
@@ -114,8 +129,8 @@ class Routing:
         return "" if known is None else known.definition
 
     def level_of(self, request: ToolRequest) -> Level:
-        """The tool's own level; write for one that nobody has described."""
-        known = self.describe(request.tool, request.caller)
+        """The tool's own level, or that of the template it runs; write if nobody has described it."""
+        known = self.describe(rules_name(request), request.caller)
         return known.level if known is not None else Level.WRITE
 
     def known_level(self, tool: str) -> Level | None:
@@ -131,27 +146,37 @@ class Routing:
         return known is not None and known.repeatable
 
 
-def named_tools(engine: Engine, tools: Sequence[Tool], *, place: Place = as_named) -> Route:
+def named_tools(engine: Engine, tools: Sequence[Tool]) -> Route:
     """A route for an engine whose tools are known and stay the same."""
-    by_name = {tool.name: tool for tool in tools}
-    return Route(offers=lambda _caller: tools, place=place, named=by_name, engine=engine)
+    return Route(offers=offering(tools), named={tool.name: tool for tool in tools}, engine=engine)
+
+
+def offering(tools: Sequence[Tool]) -> Offers:
+    """Offer the tools, each by one of its names."""
+    offered = [tool for tool in tools if tool.name not in UNOFFERED]
+    return lambda _caller: offered
+
+
+def runs_on_target(tool: str) -> bool:
+    return tool in TARGET_TOOLS or tool.startswith(TARGET_FILES)
 
 
 def on_target(
     target: Callable[[str], Engine | None],
     *,
-    offers: Sequence[Tool] = (),
+    tools: Sequence[Tool] = (),
     place: Place = as_named,
+    can_be_clean: CanBeClean = is_clean_here,
 ) -> Route:
     """A route for calls that run on an execution target; an empty id asks for the default one."""
 
     def find(request: ToolRequest) -> Engine | None:
-        runs_there = request.tool in TARGET_TOOLS or request.tool.startswith(TARGET_FILES)
-        return target(request.target_id) if runs_there else None
+        return target(request.target_id) if runs_on_target(request.tool) else None
 
     return Route(
         find,
-        offers=lambda _caller: offers,
+        offers=offering(tools),
         place=place,
-        named={tool.name: tool for tool in offers},
+        can_be_clean=can_be_clean,
+        named={tool.name: tool for tool in tools},
     )

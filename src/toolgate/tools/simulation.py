@@ -71,6 +71,7 @@ class Simulation:
             args=asked["args"],
             caller=msgspec.convert(asked["caller"], Caller),
             target_id=asked.get("target_id", ""),
+            on_client=asked.get("on_client", False),
         )
         # Its tool may be described otherwise now, or by nobody: a server that is not connected.
         level = Level(said["riskLevel"])

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Browser, BrowserContext, Page, Route, expect
 
 from tests.e2e.console.conftest import MARK, TOKEN, Ask, api
-from tests.e2e.harness import PATIENCE, Program
+from tests.e2e.harness import INTERNAL, PATIENCE, Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -286,7 +286,7 @@ async def test_a_hostile_agents_name_is_text_where_agents_are_chosen(
     page: Page, program: Program
 ) -> None:
     agent = {"agent_id": "agent\u202e\u001b[2J", "endpoint": "http://127.0.0.1:9"}
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(headers=INTERNAL) as http:
         url = f"{program.urls['orchestrator']}/internal/agents"
         async with http.post(url, json=agent) as answer:
             assert answer.status in {200, 201}

@@ -87,6 +87,44 @@ async def test_a_call_that_asks_is_approved_by_one_key_press_and_seen_to_end(
     await expect(page.locator(".page-head")).to_contain_text("Done")
 
 
+HIDDEN_TOKEN = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+
+
+async def test_what_is_hidden_in_a_call_is_revealed_before_it_is_approved(
+    page: Page, program: Program
+) -> None:
+    text = f"true authorization: x ; touch PWN {HIDDEN_TOKEN} \u202e" + "x" * 5_000 + "; its end"
+    operator = {"Authorization": f"Bearer {TOKEN}"}
+    async with aiohttp.ClientSession() as http:
+        url, wanted = program.urls["gateway"], {"name": "hides", "scope": {"tools": "write"}}
+        async with http.post(f"{url}/tokens", json=wanted, headers=operator) as made:
+            token = (await made.json())["data"]["token"]
+        call = {"payload": {"name": "kv.set", "args": {"key": "k", "value": text}}}
+        headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "hides"}
+        assert (
+            await status_of(http, "POST", f"{url}/command/tool", json=call, headers=headers) == 202
+        )
+    await page.goto(f"{program.urls['console']}/approvals")
+    waiting = page.get_by_role("article")
+    await expect(waiting).to_contain_text(
+        "true authorization: x ; touch PWN [hidden: 40 characters]"
+    )
+    await expect(waiting).to_contain_text("<U+202E>xxx")
+    await expect(waiting.locator("pre")).to_contain_text("; its end")
+    await expect(waiting).to_contain_text("40 characters are hidden")
+    approve = waiting.get_by_role("button", name="Approve")
+    await expect(approve).to_be_disabled()
+    await page.wait_for_timeout(500)  # then a key is taken, as in the test before
+    await page.keyboard.press("a")
+    await waiting.get_by_role("button", name="Reveal").click()
+    await expect(waiting.locator("pre")).to_contain_text(f"touch PWN {HIDDEN_TOKEN} <U+202E>")
+    await expect(approve).to_be_enabled()
+    await approve.click()
+    await expect(page.get_by_text("Nothing waits for you.")).to_be_visible()
+    await page.goto(f"{program.urls['console']}/audit")
+    await expect(page.get_by_role("table").first).to_contain_text("approval.reveal")
+
+
 async def test_a_rejection_carries_its_reason_to_the_client(
     page: Page, program: Program, ask: Ask
 ) -> None:

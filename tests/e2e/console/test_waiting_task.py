@@ -52,7 +52,7 @@ async def test_a_task_s_page_says_what_it_waits_for_and_its_operator_may_approve
     await expect(page.get_by_text(text)).to_be_visible()
     await page.locator(".notice").get_by_role("link", name="Approvals").click()
     await page.get_by_role("button", name="Approve").click()
-    await expect(page.get_by_role("cell", name="operator (own call)")).to_be_visible()
+    await expect(page.get_by_role("cell", name="operator (console) (own call)")).to_be_visible()
     await page.goto(f"{url}/tasks/{run_id}")
     await expect(page.get_by_text("EXECUTION_ERROR")).to_be_visible()
     await expect(page.get_by_text(text)).to_have_count(0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
+from tests.e2e.harness import INTERNAL
 from tests.e2e.harness import Client as Connection
 from tests.e2e.kills.commands import Client, script
 from tests.e2e.kills.installation import Installation
@@ -139,7 +140,7 @@ class SessionClient(Client):
         """The run is stored as it was told."""
         run_id = operation.answer["run_id"]
         url = f"{at.program.urls['orchestrator']}/internal/runs/{run_id}"
-        run = (await at.ask("GET", url)).told
+        run = (await at.ask("GET", url, headers=INTERNAL)).told
         statuses = [call["status"] for call in run["tool_calls"]]
         if self.agent != "echo":
             assert len(statuses) == 1, run

@@ -20,11 +20,12 @@ from toolgate.core.errors import (
     ToolgateError,
     Unavailable,
 )
+from toolgate.journal.batching import SETTLED_AT_ONCE
 from toolgate.journal.journal import Append, Check, Delete, Fence, Head, Journal, NewEvent, Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite import schema
 from toolgate.journal.sqlite.clean_shutdown_marker import witness_path
-from toolgate.journal.sqlite.journal import SETTLED_AT_ONCE, SqliteJournal
+from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.journal.sqlite.writer import Limits
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal_suite import JournalSuite, said, seqs, texts

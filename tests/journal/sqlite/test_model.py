@@ -1,180 +1,33 @@
-"""Whatever is done to it, the SQLite journal is what the journal in memory is."""
+"""The SQLite journal beside the one in memory."""
 
-import asyncio
 import shutil
 import tempfile
 from pathlib import Path
 
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from toolgate.core.errors import Conflict
-from toolgate.journal.journal import (
-    Append,
-    Check,
-    Delete,
-    Event,
-    Fence,
-    Journal,
-    NewEvent,
-    Operation,
-    Overwrite,
-    Put,
-)
-from toolgate.journal.local_bus import LocalBus
+from tests.journal.model import TwoJournals
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.journal.sqlite.writer import Limits
-from toolgate.testing.clock import FakeClock
-from toolgate.testing.journal import MemoryJournal
-
-STREAMS = ["a", "b", "ab", "é"]
-COLLECTIONS = ["c", "d"]
-KEYS = ["k", "l", "kk"]
-SUBJECTS = ["", "s", "t"]
-
-new_events = st.builds(
-    NewEvent,
-    type=st.sampled_from(["said", "done"]),
-    data=st.binary(max_size=8),
-    subject=st.sampled_from(SUBJECTS),
-)
-expectations = st.one_of(st.none(), st.integers(0, 4))
-operations: st.SearchStrategy[Operation] = st.one_of(
-    st.builds(
-        Append,
-        stream=st.sampled_from(STREAMS),
-        events=st.lists(new_events, max_size=3),
-        expected_seq=expectations,
-    ),
-    st.builds(
-        Put,
-        collection=st.sampled_from(COLLECTIONS),
-        key=st.sampled_from(KEYS),
-        value=st.binary(max_size=4),
-        due=st.one_of(st.none(), st.integers(0, 9)),
-        expected=st.integers(0, 4),
-    ),
-    st.builds(
-        Overwrite,
-        collection=st.sampled_from(COLLECTIONS),
-        key=st.sampled_from(KEYS),
-        value=st.binary(max_size=4),
-        due=st.one_of(st.none(), st.integers(0, 9)),
-    ),
-    st.builds(
-        Delete,
-        collection=st.sampled_from(COLLECTIONS),
-        key=st.sampled_from(KEYS),
-        expected=expectations,
-    ),
-    st.builds(
-        Check,
-        collection=st.sampled_from(COLLECTIONS),
-        key=st.sampled_from(KEYS),
-        version=st.integers(0, 4),
-    ),
-    st.builds(Fence, name=st.sampled_from(["f", "g"]), epoch=st.integers(0, 4)),
-)
-commits = st.lists(operations, min_size=1, max_size=4)
 
 
-async def outcome(journal: Journal, commit: list[Operation], *, durable: bool) -> object:
-    try:
-        return await journal.commit(*commit, durable=durable)
-    except Conflict as refused:
-        return type(refused), str(refused)
-
-
-async def contents(journal: Journal) -> list[object]:
-    found: list[object] = [
-        await journal.read_all(),
-        await journal.last_position(),
-        await journal.next_due(),
-        await journal.due(until=5, limit=3),
-    ]
-    for stream in STREAMS:
-        found.append(await journal.head(stream))
-        for subject in SUBJECTS:
-            found.append(await journal.read(stream, after=1, limit=2, subject=subject))
-            found.append(await journal.read_back(stream, before=5, limit=2, subject=subject))
-    for collection in COLLECTIONS:
-        found.append(await journal.scan(collection))
-        found.append(await journal.scan(collection, newest_first=True, after="kk", limit=1))
-    found += [await journal.epoch(name) for name in ["f", "g"]]
-    return found
-
-
-class TwoJournals(RuleBasedStateMachine):
-    @initialize()
-    def start(self) -> None:
-        self.runner = asyncio.Runner()
+class SqliteBesideMemory(TwoJournals):
+    def prepare(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="journal-model-"))
-        self.clock = FakeClock()
-        self.heard: dict[str, list[Event]] = {"memory": [], "sqlite": []}
-        self.buses = {name: LocalBus() for name in self.heard}
-        for name, bus in self.buses.items():
-            bus.subscribe(None, self.heard[name].extend)
-        self.memory = MemoryJournal(clock=self.clock, bus=self.buses["memory"])
-        self.sqlite = self.runner.run(self.open())
+
+    def clean_up(self) -> None:
+        shutil.rmtree(self.home)
 
     async def open(self) -> SqliteJournal:
         return await SqliteJournal.open(
             self.home / "journal.sqlite3",
             clock=self.clock,
-            bus=self.buses["sqlite"],
+            bus=self.buses["other"],
             limits=Limits(batch=3, remembered=2, forgotten_at_once=2, segment=3),
         )
 
-    @rule(together=st.lists(commits, min_size=1, max_size=5), durable=st.booleans())
-    def commit(self, together: list[list[Operation]], durable: bool) -> None:
-        async def on(journal: Journal) -> list[object]:
-            return await asyncio.gather(*(outcome(journal, c, durable=durable) for c in together))
 
-        self.clock.advance(1)
-        assert self.runner.run(on(self.sqlite)) == self.runner.run(on(self.memory))
-
-    @rule(
-        puts=st.lists(
-            st.tuples(
-                st.sampled_from(COLLECTIONS), st.sampled_from(KEYS), st.sampled_from([1, 1, 2])
-            ),
-            min_size=1,
-            max_size=6,
-        ),
-    )
-    def put_whatever_was_there(self, puts: list[tuple[str, str, int]]) -> None:
-        """Each row alone, so that the writer has forgotten most when it puts them again."""
-
-        async def on(journal: Journal) -> None:
-            for collection, key, times in puts:
-                await journal.commit(*[Overwrite(collection, key, b"over")] * times, durable=False)
-
-        self.runner.run(on(self.sqlite))
-        self.runner.run(on(self.memory))
-
-    @rule(stream=st.sampled_from(STREAMS), through=st.integers(0, 8))
-    def forget(self, stream: str, through: int) -> None:
-        self.runner.run(self.sqlite.forget(stream, through=through))
-        self.runner.run(self.memory.forget(stream, through=through))
-
-    @rule()
-    def open_again(self) -> None:
-        self.runner.run(self.sqlite.close())
-        self.sqlite = self.runner.run(self.open())
-
-    @invariant()
-    def they_hold_the_same(self) -> None:
-        assert self.runner.run(contents(self.sqlite)) == self.runner.run(contents(self.memory))
-        assert self.heard["sqlite"] == self.heard["memory"]
-
-    def teardown(self) -> None:
-        self.runner.run(self.sqlite.close())
-        self.runner.close()
-        shutil.rmtree(self.home)
-
-
-TwoJournals.TestCase.settings = settings(
+SqliteBesideMemory.TestCase.settings = settings(
     max_examples=settings().max_examples // 2, stateful_step_count=15
 )
-TestTwoJournals = TwoJournals.TestCase
+TestSqliteBesideMemory = SqliteBesideMemory.TestCase

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from tests.support.ids import CountingIds
+from tests.support.people import by
 from tests.support.seal import PlainSeal
 from toolgate.contracts import ingress_v1 as ingress_wire
 from toolgate.contracts.wire import MAX_INT
@@ -281,7 +282,7 @@ async def test_nobody_decides_for_a_run_that_has_ended() -> None:
     await orchestrator.receive("s", CANCELLED)
     with pytest.raises(Conflict, match="ended"):
         await orchestrator.decide_approval(
-            "ap_1", session_id="s", run_id="run_1", approve=True, reason="", decided_by="u"
+            "ap_1", session_id="s", run_id="run_1", approve=True, reason="", decided_by=by("u")
         )
 
 
@@ -512,7 +513,9 @@ async def test_ids_of_another_orchestrator_may_hold_any_sign() -> None:
         await orchestrator.receive("s", Delivery(deliveries.APPROVAL_REQUIRED, odd, approval))
         of_run: dict[str, Any] = {"session_id": "s", "run_id": odd}
         await orchestrator.submit_result(odd, ok=True, result=1, error=None, **of_run)
-        await orchestrator.decide_approval(odd, approve=True, reason="", decided_by="u", **of_run)
+        await orchestrator.decide_approval(
+            odd, approve=True, reason="", decided_by=by("u"), **of_run
+        )
         assert await orchestrator.open_runs() == await orchestrator.open_runs("s") == [(odd, "s")]
         again = HttpOrchestrator(there.url, orchestrator.runs, CountingIds())
         await again.start()  # as after a restart
@@ -577,7 +580,7 @@ async def test_who_answers_200_has_taken_it_whatever_else_it_says(body: bytes) -
         await orchestrator.receive("s", Delivery(deliveries.TOOL_REQUEST, "run_1", call))
         await orchestrator.receive("s", Delivery(deliveries.APPROVAL_REQUIRED, "run_1", approval))
         await orchestrator.submit_result("tc_1", ok=True, result=1, error=None, **of_run)
-        decision: dict[str, Any] = {"reason": "", "decided_by": "u"}
+        decision: dict[str, Any] = {"reason": "", "decided_by": by("user:u")}
         await orchestrator.decide_approval("ap_1", approve=True, **decision, **of_run)
         assert await journal.next_due() is None, "or it would be told of a time-out"
         with pytest.raises(Conflict, match="approved"):

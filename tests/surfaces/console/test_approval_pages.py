@@ -5,15 +5,21 @@ from typing import Any, cast
 
 from starlette.requests import Request
 
+from tests.support.people import by
+from tests.support.seal import PlainSeal
 from toolgate.core.enums import ApprovalStatus
 from toolgate.core.errors import NotFound
 from toolgate.core.tools import ToolRequest
+from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Operation, Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.policy.model import Decision, Effect
 from toolgate.runs import records
 from toolgate.runs.runs import Runs
+from toolgate.secrets.approver_view import ApproverView
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.secrets.redaction import Redactor
 from toolgate.surfaces.console.approvals import LOOKED_AT, SHOWN, ApprovalPages
 from toolgate.surfaces.console.context import ConsoleContext
 from toolgate.testing.clock import FakeClock
@@ -37,13 +43,20 @@ class NoEvidence:
 async def asking(count: int) -> ConsoleContext:
     clock, evidence = FakeClock(), NoEvidence()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
-    approvals = Approvals(journal, cast(Evidence, evidence), clock)
+    approvals = Approvals(
+        journal,
+        cast(Evidence, evidence),
+        clock,
+        AuditLog(journal, redactor=Redactor(lambda _: ())),
+        PlainSeal(),
+        ApproverView(SecretPatterns()),
+    )
     for number in range(count):
         clock.advance(1)
         request = ToolRequest(f"req_{number:05}", "kv.set", {})
-        _, operations = approvals.new(request, ASKS, summary="kv.set")
+        _, operations = approvals.new(request, ASKS, stored={})
         await journal.commit(*operations)
-    await approvals.decide("apr_req_00000", approve=True, decided_by="operator")
+    await approvals.decide("apr_req_00000", approve=True, decided_by=by("operator"))
     parts = SimpleNamespace(journal=journal, clock=clock, approvals=approvals, evidence=evidence)
     return cast(ConsoleContext, parts)
 
@@ -74,7 +87,7 @@ async def test_what_an_executor_asks_for_in_the_name_of_a_run_that_there_is_can_
     )
     parts.gate = SimpleNamespace(decide_approval=parts.approvals.decide)
     request = ToolRequest("req_elsewhere", "kv.set", {}, run_id="run_1")
-    _, operations = parts.approvals.new(request, ASKS, summary="kv.set")
+    _, operations = parts.approvals.new(request, ASKS, stored={})
     await parts.journal.commit(*operations, Put(records.RUNS, "run_1", b"{}", expected=0))
 
     async def receive() -> dict[str, Any]:
@@ -89,7 +102,7 @@ async def test_the_approval_that_was_decided_last_is_the_first_of_the_recent_one
     parts = await asking(4)
     for name in ("apr_req_00003", "apr_req_00001"):
         cast(FakeClock, parts.clock).advance(1)
-        await parts.approvals.decide(name, approve=False, decided_by="operator")
+        await parts.approvals.decide(name, approve=False, decided_by=by("operator"))
     told: dict[str, Any] = await ApprovalPages(parts).listed(Request({"type": "http"}))
     assert [one["id"][-1] for one in told["recent"]] == ["1", "3", "0"]
 

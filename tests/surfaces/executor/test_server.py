@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from tests.support.people import by, keyed
 from tests.support.pipelines import Rig, open_rig
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import to_iso_ms
@@ -60,7 +61,9 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
     async with AsyncExitStack() as stack:
         rig = await stack.enter_async_context(open_rig(tmp_path))
         bound = asgi.bind("127.0.0.1", 0, setting="GATEWAY_PORT")
-        listener = asgi.Listener(ExecutorApi(rig.executor, TOKEN).app(), bound)
+        listener = asgi.Listener(
+            ExecutorApi(rig.executor, keyed(executor=TOKEN).executor).app(), bound
+        )
         await listener.start()
         stack.push_async_callback(listener.stop)
         http = await stack.enter_async_context(aiohttp.ClientSession())
@@ -104,7 +107,7 @@ async def test_a_call_that_waits_names_its_approval_and_has_its_result_after_the
     assert body["approval_id"] in body["message"]
     assert await door.ask("POST", wire.RUN_PATH, run(tool="ask.once")) == (status, body)
     await door.rig.gate.decide_approval(
-        body["approval_id"], approve=True, decided_by="u", reason=""
+        body["approval_id"], approve=True, decided_by=by("u"), reason=""
     )
     status, body = await door.ask("POST", wire.RUN_PATH, run(tool="ask.once"))
     assert (status, body["ok"]) == (200, True)
@@ -236,7 +239,7 @@ async def test_without_the_right_bearer_nothing_is_answered(door: Door) -> None:
 
 
 async def test_without_a_token_of_its_own_the_executor_answers_nobody(door: Door) -> None:
-    app = ExecutorApi(door.rig.executor, token="").app()
+    app = ExecutorApi(door.rig.executor, authenticate=keyed().executor).app()
     bound = asgi.bind("127.0.0.1", 0, setting="GATEWAY_PORT")
     listener = asgi.Listener(app, bound)
     await listener.start()
@@ -324,7 +327,7 @@ async def test_times_are_iso_8601_with_milliseconds_and_z(door: Door) -> None:
     pending = await door.rig.run(ToolRequest("r2", "ask.once", {}, Caller(agent="a")))
     assert isinstance(pending, Pending)
     await door.rig.gate.decide_approval(
-        pending.approval_id, approve=True, decided_by="u", reason=""
+        pending.approval_id, approve=True, decided_by=by("u"), reason=""
     )
     await door.rig.run(ToolRequest("r2", "ask.once", {}, Caller(agent="a")))
     _, word = await door.ask("GET", wire.ARTIFACT_PATH, ref="requests/r2/approval.json")

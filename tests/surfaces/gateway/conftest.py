@@ -13,6 +13,7 @@ import pytest
 from tests.support.audit import SilentEvidence
 from tests.support.seal import PlainSeal
 from tests.support.upstreams import FakeUpstreams
+from toolgate.access.authentication import Authenticator
 from toolgate.access.rate_limits import RateLimits
 from toolgate.access.ratelimit import Rate
 from toolgate.access.registry import Registry
@@ -193,7 +194,8 @@ async def open_door(
     dispatcher = Dispatcher(journal, clock)
     tools = SessionTools(journal)
     builtin: dict[str, Agent] = {"echo": EchoAgent(), "script": ScriptAgent()}
-    agents = Agents(journal, builtin, _nowhere, PlainSeal())
+    audit = AuditLog(journal, redactor=redactor or Redactor(lambda _text: []))
+    agents = Agents(journal, builtin, _nowhere, PlainSeal(), audit)
     runs = Runs(
         journal=journal,
         dispatcher=dispatcher,
@@ -204,8 +206,7 @@ async def open_door(
         session_tools=tools,
         originals=Originals(journal, seal),
     )
-    audit = AuditLog(journal, redactor=redactor or Redactor(lambda _text: []))
-    gate.registry = Registry(journal, clock, operator_token=OPERATOR, gateway_token=gateway_token)
+    gate.registry = Registry(journal, clock)
     capabilities = Capabilities(
         journal,
         clock,
@@ -231,7 +232,9 @@ async def open_door(
             level_of=gate.level_of,
             runs=runs,
             upstreams=upstreams,
-            registry=gate.registry,
+            authenticator=Authenticator(
+                gate.registry, operator_token=OPERATOR, gateway_token=gateway_token
+            ),
             sign_in=SignIn(OPERATOR, clock, journal),
             limits=gate.limits,
             wake_at=dispatcher.wake_at,

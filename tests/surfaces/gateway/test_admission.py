@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.people import by
 from tests.surfaces.gateway.conftest import ALL, Answered, Door, Paired
 from toolgate.commands.records import OPEN
 from toolgate.commands.states import RETRY_MS
@@ -59,7 +60,7 @@ async def test_an_approved_command_that_comes_too_soon_goes_on_later(frozen: Doo
     await limits.rates.commit(limits.buckets("echo"))  # someone else's call
     before = (await frozen.journal.scan(OPEN))[0]
     await frozen.gate.decide_approval(
-        waits.data["approvalId"], approve=True, decided_by="operator", reason=""
+        waits.data["approvalId"], approve=True, decided_by=by("operator"), reason=""
     )
     async with asyncio.timeout(10):
         while (row := (await frozen.journal.scan(OPEN))[0]).version == before.version:

@@ -17,7 +17,7 @@ from toolgate.surfaces.gateway.routes import Call
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.tools import approval_records as kept
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approvals import Approval, Question
 
 DECIDED = 450
 
@@ -68,6 +68,11 @@ def _approval(number: int, asked_at: int, expires_at: int) -> Approval:
     )
 
 
+class NoArguments:
+    async def question(self, approval: Approval) -> Question:
+        return Question(approval, approval.summary, None)
+
+
 def _rows(approvals: Sequence[Approval]) -> list[Operation]:
     rows: list[Operation] = []
     for one in approvals:
@@ -84,7 +89,7 @@ def _rows(approvals: Sequence[Approval]) -> list[Operation]:
 
 async def listed(journal: Counting, clock: FakeClock, **query: str) -> wire.ApprovalPage:
     nobody = cast(Any, None)  # listing asks neither the pipeline nor the runs
-    routes = ApprovalRoutes(nobody, nobody, journal, clock, nobody).routes()
+    routes = ApprovalRoutes(cast(Any, NoArguments()), nobody, journal, clock).routes()
     (handle,) = [route.handle for route in routes if route.key == "GET /approvals"]
     page: wire.ApprovalPage = (await handle(Call(OPERATOR, "trace", query=query))).data
     return page

@@ -65,7 +65,7 @@ class Office:
 
 
 def of_tokens(journal: MemoryJournal, trail: AuditLog) -> Sequence[Route]:
-    return TokenRoutes(Registry(journal, FakeClock(), operator_token="op"), trail).routes()
+    return TokenRoutes(Registry(journal, FakeClock()), FakeClock(), trail).routes()
 
 
 def of_capabilities(journal: MemoryJournal, trail: AuditLog) -> Sequence[Route]:
@@ -75,7 +75,7 @@ def of_capabilities(journal: MemoryJournal, trail: AuditLog) -> Sequence[Route]:
 
 def of_targets(journal: MemoryJournal, trail: AuditLog) -> Sequence[Route]:
     targets = Targets(journal, clock=FakeClock(), seal=PlainSeal())
-    return TargetRoutes(targets, trail, lambda _secret: None).routes()
+    return TargetRoutes(targets, trail, lambda _secret, _name: None).routes()
 
 
 async def test_a_token_is_made_and_ended_in_one_commit_with_its_row() -> None:

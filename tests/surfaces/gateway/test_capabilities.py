@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.people import by
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Answered, Door
 from toolgate.access.devices import Scope
 from toolgate.commands.records import OPEN
@@ -274,7 +275,7 @@ async def test_a_command_that_was_approved_while_its_server_was_silent_goes_on_l
     frozen.upstreams.silent.add("mcp.docs")
     before = (await frozen.journal.scan(OPEN))[0]
     await frozen.gate.decide_approval(
-        waiting.data["approvalId"], approve=True, decided_by="operator", reason=""
+        waiting.data["approvalId"], approve=True, decided_by=by("operator"), reason=""
     )
     async with asyncio.timeout(10):
         while (row := (await frozen.journal.scan(OPEN))[0]).version == before.version:

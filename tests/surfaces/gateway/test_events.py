@@ -32,6 +32,7 @@ from toolgate.testing.clock import FakeClock
 @pytest.mark.requirement("002/events/event-shape")
 @pytest.mark.requirement("002/events/command-start-and-end")
 @pytest.mark.requirement("002/events/command-duration")
+@pytest.mark.requirement("002/events/duration-everywhere")
 @pytest.mark.requirement("002/events/time-ms")
 async def test_a_command_makes_a_start_and_an_end_event(door: Door) -> None:
     device = await door.pair()
@@ -47,7 +48,7 @@ async def test_a_command_makes_a_start_and_an_end_event(door: Door) -> None:
         assert event["message"]
         assert event["metadata"]["requestId"] == "r-1"
         assert before <= event["time"] <= door.clock.now_ms()
-    assert "durationMs" not in start
+    assert start["durationMs"] == 0
     assert end["durationMs"] >= 0
     assert page["cursor"] == end["id"]
 

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.support.people import by
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.commands.planners.agent import AgentPlanner
 from toolgate.contracts.gateway_v1 import ErrorCode
@@ -162,6 +163,29 @@ async def test_order_and_space_do_not_make_another_request(door: Door) -> None:
     assert counter.count == 1
 
 
+@pytest.mark.requirement("002/idempotency/request-hash")
+async def test_the_request_is_its_kind_payload_session_route_and_security(door: Door) -> None:
+    device, counter = await counting(door)
+    first = await device.tool("count", {"text": "x"}, key="k", requestId="one")
+    same = {
+        "requestId": "two",
+        "trace": {"traceId": "4bf92f3577b34da6a3ce929d0e0e4736"},
+        "actor": {"id": "other", "role": "cook"},
+        "idempotencyKey": "k",
+    }
+    for name, value in same.items():
+        again = await device.tool("count", {"text": "x"}, key="k", **{name: value})
+        assert (again.status, again.body) == (200, first.body), name
+    other = {"sessionKey": "s", "route": "r", "security": {"level": "write"}}
+    for name, value in other.items():
+        refused = await device.tool("count", {"text": "x"}, key="k", **{name: value})
+        assert (refused.status, refused.code) == (409, ErrorCode.IDEMPOTENCY_CONFLICT), name
+    assert counter.count == 1
+    system = {"payload": {"name": "count", "args": {"text": "x"}, "action": "exec"}}
+    unread = await device.post("/command/system", system, key="k")
+    assert unread.status != 200
+
+
 @pytest.mark.requirement("002/idempotency/per-device")
 async def test_another_devices_key_is_another_key(door: Door) -> None:
     mine, counter = await counting(door)
@@ -264,7 +288,7 @@ async def test_a_command_that_waits_for_days_keeps_its_key_and_its_name(frozen: 
     state = await device.get("/command/r")
     assert (state.status, state.data["status"]) == (200, "pending")
     await frozen.gate.decide_approval(
-        asked.data["approvalId"], approve=True, decided_by="operator", reason=""
+        asked.data["approvalId"], approve=True, decided_by=by("operator"), reason=""
     )
     assert (await device.get("/command/r?wait=5")).data["status"] == "done"
     assert (await device.tool("pay", key="k", requestId="r")).status == 200
@@ -304,7 +328,7 @@ async def test_an_agent_that_was_at_work_when_the_gateway_failed_is_not_set_to_w
         with monkeypatch.context() as patched:
             patched.setattr(AgentPlanner, "_until_it_rests", fails)
             failed = await device.post("/command/agent", command, key="k")
-        assert (failed.status, failed.code) == (500, ErrorCode.INTERNAL)
+        assert (failed.status, failed.code) == (503, ErrorCode.UNAVAILABLE)
     async with open_door(home=tmp_path) as door:
         again = Paired(door, "laptop", device.token)
         answer = await again.post("/command/agent", command, key="k")

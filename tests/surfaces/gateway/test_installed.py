@@ -17,6 +17,7 @@ from tests.surfaces.gateway.conftest import ALL, Answered
 from toolgate import settings as table
 from toolgate.bootstrap.roles import start_everything
 from toolgate.contracts.gateway_v1 import DEFAULT_PORT, ErrorCode
+from toolgate.core.enums import Outcome
 from toolgate.evidence.check import ClosedHome
 from toolgate.tools.engines.builtin import exec as exec_tool
 
@@ -184,6 +185,7 @@ async def test_a_command_that_the_policy_does_not_list_is_refused(installed: Ins
 
 
 @pytest.mark.requirement("002/system/exec-cwd")
+@pytest.mark.requirement("002/system/exec-cwd-400")
 async def test_a_cwd_outside_the_workspace_is_refused_symlinks_resolved(
     installed: Installed,
 ) -> None:
@@ -191,8 +193,8 @@ async def test_a_cwd_outside_the_workspace_is_refused_symlinks_resolved(
     assert linked.data["exitCode"] == 0
     for cwd in ("/etc", "..", "out", "a/../../..", "../../etc"):
         answer = await installed.exec("pwd", sessionId="cwd", cwd=cwd)
-        assert answer.status in (403, 500), (cwd, answer.json)
-        assert answer.json["ok"] is False
+        assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST), (cwd, answer.json)
+        assert answer.json["error"]["outcome"] == Outcome.NOT_STARTED
     inside = await installed.exec("pwd", sessionId="cwd", cwd=".")
     assert inside.data["exitCode"] == 0
 
@@ -542,7 +544,7 @@ async def test_a_device_approves_no_more_than_it_may_do_itself(installed: Instal
     above = await installed.ask("POST", path, {"decision": "approve"}, tokens["reader"])
     assert (above.status, above.code) == (403, ErrorCode.PERMISSION_DENIED)
     enough = await installed.ask("POST", path, {"decision": "approve"}, tokens["writer"])
-    assert enough.data["decidedBy"] == "writer"
+    assert enough.data["decidedBy"] == "device writer"
 
 
 @pytest.mark.requirement("002/operator/targets-put")
@@ -728,6 +730,53 @@ async def test_heartbeat_and_cron_make_events_and_show_in_status(installed: Inst
     assert isinstance(status["cron"]["lastAt"], int)
 
 
+@pytest.mark.requirement("002/codes/upstream")
+async def test_a_name_that_does_not_resolve_is_the_worlds_fault(installed: Installed) -> None:
+    args = {"url": "http://nowhere.invalid/"}
+    called = await installed.command("tool", {"name": "web.fetch", "args": args})
+    assert called.status == 200
+    (result,) = called.data["results"]
+    assert result["success"] is False
+    asked = await installed.system("web.fetch", args)
+    assert (asked.status, asked.code) == (502, ErrorCode.UPSTREAM)
+    assert asked.json["ok"] is False
+    assert asked.data["outcome"] in set(Outcome)
+
+
+@pytest.mark.requirement("002/codes/upstream")
+async def test_a_dead_runner_is_the_worlds_fault(installed: Installed) -> None:
+    target = {
+        "tenantId": "t_default",
+        "kind": "docker-runner",
+        "endpoint": "http://127.0.0.1:1/execute",
+        "isDefault": True,
+    }
+    path = "/execution-targets/dead"
+    assert (await installed.operator("PUT", path, target)).status == 200
+    try:
+        called = await installed.command("tool", {"name": "bash.exec", "args": {"cmd": "pwd"}})
+    finally:
+        assert (await installed.operator("DELETE", path)).status == 200
+    assert (called.status, called.data["results"][0]["success"]) == (200, False)
+
+
+@pytest.mark.requirement("002/events/duration-everywhere")
+async def test_every_event_has_a_duration(installed: Installed) -> None:
+    await installed.exec("echo printed")
+    page = await installed.ask("GET", "/events/poll?since=0&limit=1000", headers=installed.device)
+    statuses = set()
+    for event in page.json["events"]:
+        assert isinstance(event["durationMs"], int), event
+        statuses.add(event["status"])
+    assert {"started", "running", "succeeded"} <= statuses
+
+
+async def test_the_root_leads_to_the_console(installed: Installed) -> None:
+    async with installed.http.get(f"{installed.url}/") as page:
+        assert (page.status, page.url.path) == (200, "/console")
+
+
+@pytest.mark.requirement("002/codes/upstream")
 @pytest.mark.requirement("002/mcp/call")
 async def test_an_mcp_server_of_the_settings_is_called_through_the_pipeline(
     installed: Installed,
@@ -737,8 +786,8 @@ async def test_an_mcp_server_of_the_settings_is_called_through_the_pipeline(
     assert answer.status == 200, answer.json
     assert answer.data["content"] == [{"type": "text", "text": "through"}]
     died = await installed.command("mcp", {**payload, "action": "die", "args": {}})
-    assert (died.status, died.code) == (500, ErrorCode.INTERNAL)
-    assert died.json["error"]["outcome"] == "may_have_executed"
+    assert (died.status, died.code) == (502, ErrorCode.UPSTREAM)
+    assert died.data["outcome"] == Outcome.MAY_HAVE_EXECUTED
     healed = await installed.command("mcp", payload)
     assert healed.data["content"] == answer.data["content"]
 

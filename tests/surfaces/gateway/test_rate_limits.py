@@ -135,7 +135,7 @@ async def test_a_command_that_the_disk_refuses_costs_nothing(
         with monkeypatch.context() as patched:
             patched.setattr(door.journal, "commit", full)
             refused = await device.tool(tool, key="k")
-        assert (refused.status, refused.code) == (500, ErrorCode.INTERNAL)
+        assert (refused.status, refused.code) == (503, ErrorCode.UNAVAILABLE)
         assert refused.headers["X-RateLimit-Remaining"] == "1"
         assert (await device.tool(tool, key="k")).status in (200, 202)
         assert (await device.tool(tool, key="k-2")).status == 429

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import pytest
 import pytest_asyncio
 
+from tests.support.people import by
 from tests.support.upstreams import FakeUpstreams
-from tests.surfaces.gateway.conftest import ALL, OPERATOR, Answered, Door, Paired, open_door
+from tests.surfaces.gateway.conftest import ALL, Answered, Door, Paired, open_door
 from toolgate.access.devices import Scope
 from toolgate.access.refusals import Forbidden
 from toolgate.access.registry import Registry
@@ -378,7 +379,7 @@ async def test_a_right_that_a_kill_took_away_only_in_part_is_gone_after_the_next
         slow.may_end.set()
     clock = SystemClock()
     journal = await SqliteJournal.open(killed / "journal.db", clock=clock, bus=LocalBus())
-    registry = Registry(journal, clock, operator_token=OPERATOR)
+    registry = Registry(journal, clock)
     await registry.load()
     await taken_away(registry, "laptop")  # here nobody cancels runs
     await journal.close()
@@ -551,7 +552,7 @@ async def test_an_approved_command_whose_right_is_taken_away_while_its_server_is
         server.may_answer.clear()
         server.asked.clear()
         await door.gate.decide_approval(
-            waits.data["approvalId"], approve=True, decided_by="operator", reason=""
+            waits.data["approvalId"], approve=True, decided_by=by("operator"), reason=""
         )
         await server.asked.wait()
         await taken_away(door.parts.registry, "laptop")

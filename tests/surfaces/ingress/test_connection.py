@@ -10,6 +10,7 @@ import pytest
 from picows import WSMsgType
 
 from tests.support.ids import CountingIds
+from tests.support.people import keyed
 from tests.support.seal import PlainSeal
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.core.clock import Clock
@@ -20,13 +21,13 @@ from toolgate.journal.local_bus import LocalBus
 from toolgate.runs.deliveries import Delivery
 from toolgate.runs.orchestrator import Accepted, Invocation
 from toolgate.runs.originals import Originals
-from toolgate.surfaces.ingress.connection import INBOX, Connection, IngressOptions
+from toolgate.surfaces.ingress.connection import INBOX, Connection, Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.sessions import Sessions, stream_of
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
-OPTIONS = IngressOptions(api_key="", max_message_bytes=65_536, write_wait_ms=60_000)
+OPTIONS = Options(max_message_bytes=65_536, write_wait_ms=60_000)
 
 
 class Wire:
@@ -48,6 +49,8 @@ class Wire:
 
     def send_pong(self, payload: bytes) -> None:
         self.pongs.append(payload)
+
+    def get_extra_info(self, _name: str) -> None: ...
 
     def pause_reading(self) -> None: ...
 
@@ -97,7 +100,7 @@ class Slow:
 class Door:
     """What the connections of a test share."""
 
-    options: IngressOptions = OPTIONS
+    options: Options = OPTIONS
     clock: Clock = field(default_factory=FakeClock)
     bus: LocalBus = field(default_factory=LocalBus)
     slow: Slow = field(default_factory=Slow)
@@ -107,12 +110,15 @@ class Door:
         self.hub = Hub(
             self.bus, self.clock, Originals(self.journal, PlainSeal()), resume_window_ms=60_000
         )
+        self.authenticator = keyed()
         self.sessions = Sessions(self.journal, self.clock, CountingIds())
         self.orchestrator: Any = self.slow
 
     def joined(self, connection: Connection) -> None: ...
 
     def left(self, connection: Connection) -> None: ...
+
+    def refused(self, address: str, path: str) -> None: ...
 
     def connect(self) -> tuple[Connection, Wire]:
         connection, wire = Connection(self), Wire()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.people import keyed
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode, ConnectionState, ErrorCode
 from toolgate.surfaces.ingress.conversation import Close, Conversation, Forward, Open, Send
@@ -24,7 +25,7 @@ CANCEL = b'{"type":"cancel_run","ts":1,"run_id":"run_1","request_id":"q"}'
 
 
 def active() -> Conversation:
-    conversation = Conversation(api_key="right")
+    conversation = Conversation(keyed("right").client)
     conversation.receive(HELLO, now=NOW)
     conversation.opened("sess_1", resumed=False, seq=0, epoch="ep", now=NOW)
     return conversation
@@ -45,7 +46,7 @@ def error_of(effects: list[Any]) -> wire.Error:
     "001/connection/state-names",
 )
 def test_a_connection_goes_from_created_over_authenticating_to_active() -> None:
-    conversation = Conversation(api_key="right")
+    conversation = Conversation(keyed("right").client)
     states = [conversation.state]
     assert [type(one) for one in conversation.receive(HELLO, now=NOW)] == [Open]
     states.append(conversation.state)
@@ -58,7 +59,7 @@ def test_a_connection_goes_from_created_over_authenticating_to_active() -> None:
 
 @requirement("001/handshake/hello-wrong-key", "001/connection/closed")
 def test_a_wrong_key_is_told_and_closed() -> None:
-    conversation = Conversation(api_key="other")
+    conversation = Conversation(keyed("other").client)
     effects = conversation.receive(HELLO, now=NOW)
     assert error_of(effects).code == ErrorCode.AUTH_FAILED
     assert effects[1:] == [Close(CloseCode.UNAUTHENTICATED, "auth_failed")]
@@ -68,13 +69,13 @@ def test_a_wrong_key_is_told_and_closed() -> None:
 
 
 def test_without_a_key_of_ours_any_key_will_do() -> None:
-    assert [type(one) for one in Conversation(api_key="").receive(HELLO, now=NOW)] == [Open]
+    assert [type(one) for one in Conversation(keyed("").client).receive(HELLO, now=NOW)] == [Open]
 
 
 @requirement("001/handshake/before-hello")
 @pytest.mark.parametrize("message", [INVOKE, CANCEL])
 def test_before_hello_every_command_is_session_not_found(message: bytes) -> None:
-    error = error_of(Conversation(api_key="").receive(message, now=NOW))
+    error = error_of(Conversation(keyed("").client).receive(message, now=NOW))
     assert (error.code, error.request_id) == (ErrorCode.SESSION_NOT_FOUND, "q")
 
 
@@ -83,7 +84,7 @@ def test_hello_is_said_once() -> None:
 
 
 def test_a_session_that_cannot_be_had_leaves_room_for_another_hello() -> None:
-    conversation = Conversation(api_key="")
+    conversation = Conversation(keyed("").client)
     conversation.receive(HELLO, now=NOW)
     conversation.refused(ErrorCode.SESSION_NOT_FOUND, "no", request_id="", now=NOW)
     assert [type(one) for one in conversation.receive(HELLO, now=NOW)] == [Open]
@@ -92,7 +93,7 @@ def test_a_session_that_cannot_be_had_leaves_room_for_another_hello() -> None:
 @requirement("001/handshake/hello-in-time")
 def test_an_overdue_hello_closes_only_who_has_not_said_it() -> None:
     overdue = Close(CloseCode.UNAUTHENTICATED, "no hello in time")
-    assert Conversation(api_key="").hello_overdue() == [overdue]
+    assert Conversation(keyed("").client).hello_overdue() == [overdue]
     assert active().hello_overdue() == []
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.people import by
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import ErrorCode
 from toolgate.core import errors
@@ -48,7 +49,9 @@ CONFIRMED: dict[str, Any] = {
 @pytest.mark.parametrize(("command", "name"), COMMANDS)
 async def test_each_command_is_one_call_in_the_name_of_its_session(command: Any, name: str) -> None:
     orchestrator = Recorder()
-    answer = await dispatch(command, orchestrator, session_id="s", user_id="u", clock=FakeClock())
+    answer = await dispatch(
+        command, orchestrator, session_id="s", identity=by("u"), clock=FakeClock()
+    )
     if name == "invoke":
         assert answer == "run_1"
     else:
@@ -84,7 +87,7 @@ async def test_a_failure_is_an_error_with_the_ids_it_is_about(
 ) -> None:
     command = wire.CancelRun("run_1", request_id="q")
     answer = await dispatch(
-        command, Recorder(failure), session_id="s", user_id="u", clock=FakeClock()
+        command, Recorder(failure), session_id="s", identity=by("u"), clock=FakeClock()
     )
     assert isinstance(answer, wire.Error)
     assert (answer.code, answer.run_id, answer.request_id) == (code, "run_1", "q")
@@ -96,7 +99,7 @@ async def test_an_unknown_agent_is_named_as_a_reason_that_no_retry_mends() -> No
     command = wire.AgentInvoke("nobody", wire.Message("user", "x"), "q")
     failure = UnknownAgent("nobody")
     answer = await dispatch(
-        command, Recorder(failure), session_id="s", user_id="u", clock=FakeClock()
+        command, Recorder(failure), session_id="s", identity=by("u"), clock=FakeClock()
     )
     assert isinstance(answer, wire.Error)
     assert answer.detail == {"reason": "unknown_agent", "retry": False}

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from tests.support.ids import CountingIds
+from tests.support.people import keyed
 from tests.support.seal import PlainSeal
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.core.errors import Conflict, NotFound, Unavailable
@@ -20,7 +21,7 @@ from toolgate.runs.deliveries import Delivery
 from toolgate.runs.originals import Originals
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import RemoteRuns
-from toolgate.surfaces.ingress.connection import IngressOptions
+from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions, stream_of
@@ -54,7 +55,8 @@ def an_ingress(orchestrator: Any, *, resume_window_ms: int = 60_000) -> Ingress:
     clock, bus = FakeClock(), LocalBus()
     journal = MemoryJournal(clock=clock, bus=bus)
     return Ingress(
-        options=IngressOptions(api_key="", max_message_bytes=65_536, write_wait_ms=1000),
+        options=Options(max_message_bytes=65_536, write_wait_ms=1000),
+        authenticator=keyed(),
         hub=Hub(bus, clock, Originals(journal, PlainSeal()), resume_window_ms=resume_window_ms),
         sessions=Sessions(journal, clock, CountingIds()),
         journal=journal,

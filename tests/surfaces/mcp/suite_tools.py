@@ -72,9 +72,7 @@ RUNS = {
     "protocol_error_job": _break,
 }
 TEMPLATES = {
-    name: Template(
-        id=name, description="For the suite.", inputs=Inputs, output=None, run=run, repeatable=False
-    )
+    name: Template(id=name, description="For the suite.", inputs=Inputs, output=None, run=run)
     for name, run in RUNS.items()
 }
 

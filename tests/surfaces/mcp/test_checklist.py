@@ -203,7 +203,7 @@ async def test_each_of_the_sixteen_codes_is_given_for_real(
         assert slow == "RUN_TIMEOUT"
         field = await run(client, "login_keep_session", login)
         assert field == "TPL_LOGIN_FIELD_NOT_FOUND"
-        failed = await call(client, "run_task_template", **batch("bad", "worse"))
+        failed = await failing(client, "run_task_template", **batch("bad", "worse"))
         assert failed["status"] == "failed"
         seen.add(failed["error"]["errorCode"])
         assert failed["error"]["errorCode"] == "STEP_EXECUTION_FAILED"
@@ -221,6 +221,36 @@ async def test_each_of_the_sixteen_codes_is_given_for_real(
         expired = await code(client, "get_artifact", artifactId=failed["artifactIds"][0])
         assert expired == "ARTIFACT_EXPIRED"
     assert seen == {found.value for found in TaskCode}
+
+
+@pytest.mark.requirement("004/run/mode-sync")
+@pytest.mark.requirement("004/errors/sync-is-error")
+async def test_a_sync_answer_is_the_ended_run_and_an_error_exactly_where_it_failed(
+    served: Served, http: Connect
+) -> None:
+    good, bad = served.outside("/n/1"), "bad"
+    pdf = {"templateId": "pdf_page", "inputs": {"url": served.outside("/never")}}
+    cases = [
+        (batch(good), "succeeded"),
+        (batch(good, bad), "partial_success"),
+        (batch(bad), "failed"),
+        ({**pdf, "options": {"mode": "sync", "timeoutMs": 150}}, "failed"),
+    ]
+    async with http() as client:
+        for asked, status in cases:
+            told = await client.call_tool("run_task_template", asked)
+            answer = told.structured_content
+            assert answer is not None
+            assert (answer["status"], answer["mode"]) == (status, "sync")
+            assert told.is_error is (status == "failed")
+            run = await call(client, "get_task_run", runId=answer["runId"])
+            assert run == {name: answer[name] for name in run}, "and its error, if it has one"
+            beside = answer.keys() - run.keys()
+            if told.is_error:
+                assert beside == {"mode", "deduplicated", "errorCode", "recoverHint"}
+                assert answer["errorCode"] == run["error"]["errorCode"]
+            else:
+                assert beside == {"mode", "deduplicated"}
 
 
 @pytest.mark.requirement("004/compatibility/fields-kept")

@@ -16,7 +16,7 @@ async def test_options_that_are_none_are_refused_and_not_ignored(
     tmp_path: Path, options: object
 ) -> None:
     async with a_toolset(tmp_path, instant()) as toolset:
-        answers = TaskAnswers(toolset, asker=lambda _: LOCAL.asker, result=dict)
+        answers = TaskAnswers(toolset, asker=lambda _: LOCAL.asker, result=lambda told, _: told)
         nobody: Any = None
         with pytest.raises(TaskFailed) as refused:
             await answers.begin(nobody, {"templateId": "instant", "options": options})

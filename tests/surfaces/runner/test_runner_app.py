@@ -15,7 +15,7 @@ from toolgate.core.enums import Outcome, TargetKind
 from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import Caller, ToolOutput, ToolRequest
 from toolgate.http import asgi
-from toolgate.surfaces.runner.app import MockEngine, RunnerApp, RunnerOptions, usage_of
+from toolgate.surfaces.runner.app import Options, RunnerApp, usage_of
 from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.targets.targets import Target
@@ -25,6 +25,7 @@ SEED_CURL = (
     b'{"call":{"name":"bash.exec","args":{"cmd":"printf ok"}},"ctx":{"runId":"r","sessionId":"s",'
     b'"runtimeMode":"local"},"target":{"targetId":"t","kind":"docker-runner","tenantId":"tenant"}}'
 )
+SEED_ANSWER = {"result": {"ok": True, "output": "mock-runner:bash.exec"}}
 
 
 class Scripted:
@@ -80,8 +81,8 @@ Serve = Callable[..., Any]
 async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
-        async def start(engine: Engine, **options_given: Any) -> Runner:
-            options = RunnerOptions("bwrap", "bwrap", **({"body_limit": 10_000} | options_given))
+        async def start(engine: Engine | None, **options_given: Any) -> Runner:
+            options = Options("bwrap", "bwrap", **({"body_limit": 10_000} | options_given))
             app = RunnerApp(
                 engine, options=options, clock=SystemClock(), usage=lambda: usage_of(1.0, 2.0, 3.0)
             )
@@ -121,15 +122,17 @@ async def test_members_that_are_not_known_are_ignored(serve: Serve) -> None:
     assert engine.calls[0].request_id == "tool_1"
 
 
-@pytest.mark.parametrize(("members", "heeded"), [({}, False), ({"noLinks": True}, True)])
-async def test_a_call_that_may_follow_no_link_reaches_the_engine_as_one(
-    serve: Serve, members: dict[str, bool], heeded: bool
+async def test_a_call_that_may_follow_no_link_or_must_be_clean_reaches_the_engine_as_one(
+    serve: Serve,
 ) -> None:
-    request = json.loads(SEED_CURL)
-    request["call"] |= members
     engine = Scripted()
-    status, _ = await (await serve(engine)).post(json.dumps(request).encode())
-    assert (status, engine.calls[0].no_links) == (200, heeded)
+    runner = await serve(engine)
+    for member, at in (("", 0), ("noLinks", 1), ("clean", 2)):
+        request = json.loads(SEED_CURL)
+        request["call"] |= {member: True} if member else {}
+        status, _ = await runner.post(json.dumps(request).encode())
+        heeded = (engine.calls[at].no_links, engine.calls[at].clean)
+        assert (status, heeded) == (200, (member == "noLinks", member == "clean"))
 
 
 @pytest.mark.requirement("000/server/executed-failure-is-200")
@@ -168,6 +171,7 @@ async def test_health_says_what_it_is_and_how_busy(serve: Serve) -> None:
         "backend": "bwrap",
         "isolation": "bwrap",
         "noLinks": True,
+        "clean": False,
         "usage": {"cpuPercent": 1.0, "memoryPercent": 2.0, "diskPercent": 3.0},
     }
 
@@ -186,19 +190,27 @@ async def test_without_the_bearer_nothing_runs(serve: Serve) -> None:
     assert (await runner.post(authorization="Bearer secret"))[0] == 200
 
 
+@pytest.mark.requirement("000/server/host")
 async def test_no_web_page_runs_anything_on_a_runner_without_a_token(serve: Serve) -> None:
-    """A browser sends what any page wants to loopback, and asks nobody for plain text."""
+    """A browser sends what any page wants to loopback, and asks nobody for plain text.
+
+    A page whose name was made to stand for our address is of our origin; its Host tells.
+    """
     engine = Scripted()
     runner, guarded = await serve(engine), await serve(engine, token="secret")
     headers = (
         {"origin": "https://evil.example"},
         {"origin": "null"},
         {"sec-fetch-site": "cross-site"},
+        {"host": "rebound.example"},
+        {"host": "127.0.0.1.rebound.example:18081"},
     )
     for header in headers:
         status, body = await runner.post(**{"content-type": "text/plain"}, **header)
         assert (status, body["error"]["code"]) == (401, "UNAUTHORIZED"), header
     assert engine.calls == []
+    for host in ("localhost", "127.0.0.1:18081", "[::1]:18081", "LOCALHOST:1"):
+        assert (await runner.post(host=host))[0] == 200, host
     for header in headers:
         assert (await guarded.post(authorization="Bearer secret", **header))[0] == 200, header
 
@@ -248,7 +260,7 @@ async def test_a_malformed_request_is_400(serve: Serve) -> None:
 async def test_a_body_over_the_limit_is_refused_before_its_end(serve: Serve) -> None:
     runner = await serve(Scripted(), body_limit=2000)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(runner.url.rpartition(":")[2]))
-    writer.write(b"POST /execute HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\n\r\n")
+    writer.write(b"POST /execute HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999\r\n\r\n")
     answer = await asyncio.wait_for(reader.readuntil(b"}"), BOUND)
     writer.close()
     assert answer.startswith(b"HTTP/1.1 400")
@@ -260,7 +272,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for_without_end(serve: Se
     runner = await serve(Scripted(), body_seconds=0.2)
     host, port = runner.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"POST /execute HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    writer.write(b"POST /execute HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
     answer = await asyncio.wait_for(reader.read(), BOUND)  # and the connection ends
     assert b" 400 " in answer
     assert b"INVALID_REQUEST" in answer
@@ -288,13 +300,21 @@ async def test_an_engine_that_breaks_is_500(serve: Serve) -> None:
     assert (await runner.post())[0] == 200
 
 
-@pytest.mark.requirement("000/server/mock-output")
-@pytest.mark.requirement("000/server/mock-update")
-async def test_the_mock_answers_for_any_tool(serve: Serve) -> None:
-    status, body = await (await serve(MockEngine())).post()
-    assert status == 200
-    assert [update["delta"] for update in body["updates"]] == ["runner:bash.exec"]
-    assert body["result"]["output"] == "mock-runner:bash.exec"
+@pytest.mark.requirement("000/server/mock-output", "000/server/mock-exact")
+@pytest.mark.requirement("000/server/mock-stream", "000/server/mock-update")
+async def test_the_mock_answers_exactly_the_seed_s_body_and_a_stream_only_if_asked_for_one(
+    serve: Serve,
+) -> None:
+    runner = await serve(None)
+    assert await runner.post() == (200, SEED_ANSWER)
+    headers = {"accept": "application/x-ndjson, application/json;q=0.9"}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{runner.url}/execute", data=SEED_CURL, headers=headers) as answer,
+    ):
+        update, last = [json.loads(line) async for line in answer.content]
+    assert update["delta"] == "runner:bash.exec"
+    assert last == SEED_ANSWER
 
 
 async def test_many_updates_of_an_answer_that_is_not_streamed_are_joined(serve: Serve) -> None:

@@ -12,7 +12,7 @@ from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import Caller, ToolRequest
 from toolgate.http import asgi
 from toolgate.sandbox.sessions import Sessions
-from toolgate.surfaces.runner.app import RunnerApp, RunnerOptions, usage_of
+from toolgate.surfaces.runner.app import Options, RunnerApp, usage_of
 from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.engines.sandbox import SandboxEngine
 from toolgate.tools.targets.targets import Target
@@ -51,7 +51,7 @@ async def target(request: pytest.FixtureRequest) -> AsyncIterator[Target]:
         sessions = Sessions(sandbox, clock=SystemClock())
         app = RunnerApp(
             SandboxEngine(sessions),
-            options=RunnerOptions("bwrap", sandbox.isolation, TOKEN),
+            options=Options("bwrap", sandbox.isolation, TOKEN),
             clock=SystemClock(),
             usage=lambda: usage_of(0, 0, 0),
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import UnsetType
 
+from tests.support.people import keyed
 from tests.support.pipelines import Rig, open_rig
 from toolgate.core.errors import Refused
 from toolgate.core.system_clock import SystemClock
@@ -22,7 +23,7 @@ TOKEN = "executor-bearer-of-the-tests"
 async def serving(rig: Rig, token: str = TOKEN) -> AsyncIterator[str]:
     """The executor's HTTP form on a free port; its URL."""
     bound = asgi.bind("127.0.0.1", 0, setting="GATEWAY_PORT")
-    listener = asgi.Listener(ExecutorApi(rig.executor, token).app(), bound)
+    listener = asgi.Listener(ExecutorApi(rig.executor, keyed(executor=token).executor).app(), bound)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     await listener.start()
     try:

@@ -23,10 +23,10 @@ from toolgate.core.tools import Caller, ToolOutput, ToolRequest
 from toolgate.testing.clock import FakeClock
 from toolgate.tools.engines.remote_runner import (
     AT_ONCE,
+    HEALTH_EVERY_S,
     IDLE_SECONDS,
     LARGEST_HEALTH,
     MOST_UPDATES,
-    NO_LINKS_SECONDS,
     Delta,
     DockerRunners,
     read_answer,
@@ -588,7 +588,7 @@ async def test_a_runner_that_does_not_answer_is_left_alone_and_no_other_is() -> 
         assert output.outcome is Outcome.NOT_STARTED
         assert (await runners.engine(healthy).run(a_call())).ok
         bad.answer = OK
-        clock.advance(11_000)
+        clock.advance(2_000)
         assert (await runners.engine(broken).run(a_call())).ok
         assert (await runners.engine(broken).run(a_call())).ok
     await runners.close()
@@ -617,16 +617,28 @@ async def test_a_runner_that_sends_the_token_back_does_not_get_it_into_a_message
         assert token not in repr(output)
 
 
+@pytest.mark.requirement("000/health/no-health")
 async def test_health_says_what_is_wrong_and_never_raises(runners: DockerRunners) -> None:
+    """A body of another form, or 404, is a runner that is well; only its calls tell more."""
     body = {"ok": True, "backend": "bwrap", "usage": {"cpuPercent": 1}}
     async with FakeRunner(whole(body)) as runner:
-        assert (await runners.health(a_target(runner.url)))["ok"] is True
-        assert runner.asked[0].target == "/health"
-        for unreadable in (b"\xff", b"[" * 60_000):
-            runner.answer = whole(unreadable, status=500)
-            assert (await runners.health(a_target(runner.url)))["ok"] is False
+        for number, (answer, is_well) in enumerate(
+            (
+                (whole(body), True),
+                (whole(b"no such page", status=404, content_type="text/plain"), True),
+                (whole(b"fine", content_type="text/plain"), True),
+                (whole({"status": "up"}), True),
+                (whole({**body, "ok": False}), False),
+                (whole(b"\xff", status=500), False),
+                (whole(b"[" * 60_000, status=500), False),
+            )
+        ):
+            runner.answer = answer
+            health = await runners.health(a_target(runner.url, version=number))
+            assert health["ok"] is is_well, number
+        assert {each.target for each in runner.asked} == {"/health"}
         url = runner.url
-    assert (await runners.health(a_target(url)))["ok"] is False
+    assert (await runners.health(a_target(url, version=100)))["ok"] is False
     assert (await runners.health(a_target("nonsense")))["ok"] is False
 
 
@@ -635,6 +647,7 @@ async def test_health_says_what_is_wrong_and_never_raises(runners: DockerRunners
     [
         ("/execute", "/health"),
         ("/lab/one%20two/execute?zone=a", "/lab/one%20two/health"),
+        ("/lab/run", "/lab/health"),
         ("/other", "/health"),
         ("", "/health"),
     ],
@@ -663,7 +676,8 @@ def in_pieces(body: bytes, *, first: int, status: int = 200) -> Answer:
 async def test_health_that_comes_in_pieces_is_read_to_its_end(runners: DockerRunners) -> None:
     body = json.dumps({"ok": True, "backend": "bwrap"}).encode()
     async with FakeRunner(in_pieces(body, first=5)) as runner:
-        assert await runners.health(a_target(runner.url)) == {"ok": True, "backend": "bwrap"}
+        health = await runners.health(a_target(runner.url))
+        assert (health["ok"], health["backend"]) == (True, "bwrap")
 
 
 async def test_a_proxy_that_compresses_what_may_be_does_not_hide_what_a_runner_says_of_itself(
@@ -679,7 +693,7 @@ async def test_a_proxy_that_compresses_what_may_be_does_not_hide_what_a_runner_s
 
         runner.answer = by_path(runner, health=health)
         target = a_target(runner.url)
-        assert await runners.health(target) == {"ok": True, "backend": "bwrap"}
+        assert (await runners.health(target))["backend"] == "bwrap"
         await runners.engine(target).run(WITHOUT_LINKS)
         assert runner.asked[-1].body["call"]["noLinks"] is True
 
@@ -734,6 +748,7 @@ async def test_a_call_that_may_follow_no_link_says_so_to_a_runner_that_heeds_it(
     async with FakeRunner(OK) as runner:
         runner.answer = by_path(runner, health=health)
         engine = runners.engine(a_target(runner.url))
+        await runners.health(a_target(runner.url))
         assert (await engine.run(WITHOUT_LINKS)).stdout == "fine"
         assert [each.target for each in runner.asked] == ["/health", "/execute"]
         assert runner.asked[1].body["call"]["noLinks"] is True
@@ -760,10 +775,13 @@ async def test_a_runner_that_does_not_say_that_it_refuses_links_is_called_as_con
     async with FakeRunner(OK) as runner:
         runner.answer = by_path(runner, health=health)
         engine = runners.engine(a_target(runner.url))
+        await runners.health(a_target(runner.url))
         for _ in range(2):
             assert (await engine.run(WITHOUT_LINKS)).stdout == "fine"
             assert runner.asked[-1].body["call"].keys() == {"name", "args"}
-        assert [each.target for each in runner.asked] == ["/health", "/execute"] * 2
+        refused = await engine.run(a_call(clean=True))
+        assert refused.outcome is Outcome.NOT_STARTED
+        assert [each.target for each in runner.asked] == ["/health", "/execute", "/execute"]
 
 
 @pytest.mark.parametrize(
@@ -790,12 +808,14 @@ async def test_a_runner_whose_health_cannot_be_read_is_not_given_a_call_that_may
             refused = await runners.engine(target).run(WITHOUT_LINKS)
             assert refused.outcome is Outcome.NOT_STARTED
             assert error_of(refused)["code"] == FAILED
-        assert {each.target for each in runner.asked} == {"/health"}
+        await runners.health(target)
+        assert [each.target for each in runner.asked] == ["/health"]
         assert not runners.breaker(target).is_open
         assert (await runners.engine(target).run(a_call())).stdout == "fine"
 
 
-async def test_a_runner_that_refuses_links_is_asked_about_it_once_in_a_while() -> None:
+@pytest.mark.requirement("000/health/no-call-waits")
+async def test_health_is_asked_for_at_most_every_30_seconds_and_no_call_waits_for_it() -> None:
     clock = FakeClock()
     runners = DockerRunners(clock=clock)
     async with FakeRunner(OK) as runner:
@@ -803,30 +823,21 @@ async def test_a_runner_that_refuses_links_is_asked_about_it_once_in_a_while() -
 
         async def asked(**members: Any) -> list[str]:
             runner.asked.clear()
+            target = a_target(runner.url, promises=("noLinks",), **members)
             for _ in range(3):
-                await runners.engine(a_target(runner.url, **members)).run(WITHOUT_LINKS)
+                await runners.engine(target).run(WITHOUT_LINKS)
+                await runners.health(target)
             calls = [each.body["call"] for each in runner.asked if each.body]
             assert [each.get("noLinks") for each in calls] == [True] * 3
             return [each.target for each in runner.asked]
 
-        assert await asked() == ["/health", "/execute", "/execute", "/execute"]
-        clock.advance(NO_LINKS_SECONDS * 1000 - 1)
+        assert await asked() == ["/execute", "/health", "/execute", "/execute"]
+        clock.advance(int(HEALTH_EVERY_S) * 1000 - 1)
         assert await asked() == ["/execute"] * 3
         clock.advance(1)
-        assert await asked() == ["/health", "/execute", "/execute", "/execute"]
-        assert await asked(version=2) == ["/health", "/execute", "/execute", "/execute"]
+        assert await asked() == ["/execute", "/health", "/execute", "/execute"]
+        assert await asked(version=2) == ["/execute", "/health", "/execute", "/execute"]
     await runners.close()
-
-
-async def test_a_runner_that_cannot_be_asked_whether_it_refuses_links_has_failed(
-    runners: DockerRunners,
-) -> None:
-    async with FakeRunner(OK) as runner:
-        target = a_target(runner.url)
-    for _ in range(5):
-        failed = await runners.engine(target).run(WITHOUT_LINKS)
-        assert failed.outcome is Outcome.NOT_STARTED
-    assert runners.breaker(target).is_open
 
 
 async def test_what_a_runner_says_unasked_is_the_answer_to_no_call(runners: DockerRunners) -> None:

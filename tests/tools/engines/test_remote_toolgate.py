@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.people import keyed
 from tests.support.pipelines import open_rig
 from toolgate.contracts import executor_v0 as wire
 from toolgate.core.enums import Outcome
@@ -116,7 +117,9 @@ async def test_a_refusal_is_raised_as_what_it_is(
 async def test_one_installation_runs_tools_through_another(tmp_path: Path) -> None:
     async with open_rig(tmp_path / "far") as far:
         bound = asgi.bind("127.0.0.1", 0, setting="X")
-        listener = asgi.Listener(ExecutorApi(far.executor, TOKEN).app(), bound)
+        listener = asgi.Listener(
+            ExecutorApi(far.executor, keyed(executor=TOKEN).executor).app(), bound
+        )
         await listener.start()
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         async with ExecutorHttp(url, token=TOKEN, clock=SystemClock()) as driver:

@@ -23,7 +23,7 @@ from toolgate.http import asgi
 from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.journal.local_bus import LocalBus
 from toolgate.sandbox.sessions import Sessions
-from toolgate.surfaces.runner.app import MockEngine, RunnerApp, RunnerOptions, usage_of
+from toolgate.surfaces.runner.app import Options, RunnerApp, usage_of
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.tools.engine import Engine, Update, no_update
@@ -31,6 +31,7 @@ from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.engines.sandbox import SandboxEngine
 from toolgate.tools.engines.transfers import Transfers
 from toolgate.tools.files import LARGEST_FILE, OVERLAP, WINDOW, FileArtifacts
+from toolgate.tools.routing import UnknownTool
 from toolgate.tools.targets.targets import Target
 from toolgate.tools.targets.tools import GET, PIECE_BYTES, PUT
 
@@ -43,8 +44,8 @@ def call(tool: str, caller: Caller = OWNER, **args: Any) -> ToolRequest:
 
 
 @contextlib.asynccontextmanager
-async def behind_http(engine: Engine) -> AsyncIterator[Engine]:
-    options = RunnerOptions("bwrap", "bwrap", "token-of-the-runner")
+async def behind_http(engine: Engine | None) -> AsyncIterator[Engine]:
+    options = Options("bwrap", "bwrap", "token-of-the-runner")
     app = RunnerApp(
         engine, options=options, clock=SystemClock(), usage=lambda: usage_of(0.0, 0.0, 0.0)
     )
@@ -53,9 +54,9 @@ async def behind_http(engine: Engine) -> AsyncIterator[Engine]:
     await listener.start()
     url = f"http://127.0.0.1:{bound.getsockname()[1]}/execute"
     runners = DockerRunners(clock=SystemClock())
-    yield runners.engine(
-        Target("target_1", "t_1", "w_1", TargetKind.DOCKER_RUNNER, url, "token-of-the-runner")
-    )
+    target = Target("target_1", "t_1", "w_1", TargetKind.DOCKER_RUNNER, url, "token-of-the-runner")
+    await runners.health(target)
+    yield runners.engine(target)
     await runners.close()
     await listener.stop()
 
@@ -261,7 +262,7 @@ async def test_a_file_with_a_secret_is_not_kept(faked: Place) -> None:
 
 @pytest.mark.parametrize("at", [0, WINDOW - 5, 3 * WINDOW + OVERLAP - 1])
 async def test_a_secret_is_found_wherever_it_lies(tmp_path: Path, at: int) -> None:
-    place = Place(MockEngine(), tmp_path)
+    place = Place(UnknownTool(), tmp_path)
     with pytest.raises(Invalid):
         await place.files.keep(b"x" * at + SECRET.encode() + b"x" * WINDOW, owner=OWNER)
 
@@ -357,7 +358,7 @@ async def test_a_file_of_which_a_piece_is_written_is_not_told_as_not_started(
 
 
 async def test_a_runner_that_does_not_know_files_says_so(tmp_path: Path) -> None:
-    async with behind_http(MockEngine()) as mock:
+    async with behind_http(None) as mock:
         place = Place(mock, tmp_path)
         refused = await place.run("file.read", path="f", artifact=True)
         assert "does not know how to carry files" in refused.stderr

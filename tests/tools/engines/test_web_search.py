@@ -39,7 +39,11 @@ async def test_an_agent_is_held_to_the_limits_that_it_is_told(wrong: dict[str, A
     hits = [{"title": str(number)} for number in range(60)]
     engine = WebSearch(OneAnswer({"results": hits}), provider="searxng", url="http://searx.lan")
     found = await engine.run(ToolRequest("r_1", "web.search", {"query": "x", **wrong}, Caller()))
-    assert (found.exit_code, found.data, found.outcome) == (1, None, Outcome.NOT_STARTED)
+    assert (found.exit_code, found.data, found.outcome) == (
+        1,
+        {"error": {"code": "invalid"}},
+        Outcome.NOT_STARTED,
+    )
 
 
 class Entering:

@@ -54,7 +54,7 @@ async def test_reading_shows_that_there_is_a_token_and_never_the_token(targets: 
         "updatedAt": made.updated_at,
         "hasAuthToken": True,
     }
-    assert tokens(await targets.list()) == ["secret-token"]
+    assert list(tokens(await targets.list())) == ["secret-token"]
 
 
 async def test_targets_are_listed_and_deleted(targets: Targets) -> None:

@@ -168,18 +168,18 @@ def test_a_new_default_displaces_only_those_of_its_own_tenant_and_workspace() ->
 
 
 def test_the_breaker_opens_after_five_failures_and_lets_one_try() -> None:
-    breaker = Breaker(failures=5, rest_seconds=10)
+    breaker = Breaker()
     for _ in range(4):
         breaker.failed(0)
     assert breaker.allows(0)
     breaker.failed(0)
-    assert not breaker.allows(9.9)
-    assert breaker.allows(10)
-    assert not breaker.allows(10.1)  # one is on its way
+    assert not breaker.allows(1.9)
+    assert breaker.allows(2)
+    assert not breaker.allows(2.1)  # one is on its way
     breaker.succeeded()
-    assert breaker.allows(10.2)
-    breaker.failed(11)
-    assert breaker.allows(11)
+    assert breaker.allows(2.2)
+    breaker.failed(3)
+    assert breaker.allows(3)
 
 
 def test_a_workspace_that_is_taken_away_leaves_the_target_to_the_whole_tenant() -> None:

@@ -1,7 +1,6 @@
-"""Sessions that only read pages, in a Chromium of their own that draws nothing.
+"""Sessions that only read pages, in a Chromium of their own.
 
-It shares its turns with the browser that works pages (`playwright_browser.py`); a page costs it
-some half of what it costs there.
+It shares its turns with the browser that works pages (`playwright/browser.py`).
 """
 
 import asyncio
@@ -9,14 +8,14 @@ import contextlib
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from toolgate.browser.browser import BrowserGone, DownloadTooLarge, PageCrashed, PageError
-from toolgate.browser.cdp.connection import STILL_FLAGS, CdpConnection, CdpRefused
+from toolgate.browser.browser import BrowserGone, DownloadTooLarge, PageCrashed, PageError, Tab
+from toolgate.browser.cdp.connection import CdpConnection, CdpRefused
 from toolgate.browser.cdp.tab import CdpTab
 from toolgate.browser.chromium import (
     find_chromium,
@@ -25,6 +24,7 @@ from toolgate.browser.chromium import (
     process_tree,
     resident_bytes,
 )
+from toolgate.browser.documents import DocumentGuard, Paused
 from toolgate.browser.leftovers import end_strays
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.tab_slots import TabSlots
@@ -39,7 +39,6 @@ OPEN_S: Final = 15.0  # a context or a page comes in milliseconds, on a loaded m
 # A renderer and a session's cache, which lies in memory too, would grow with a long run.
 READS_PER_COLLECTION: Final = 8  # of a tab
 READS_PER_CACHE: Final = 200  # of a session
-SHELL: Final = "headless-shell"  # only this build draws on demand
 
 
 class _Target(msgspec.Struct, rename="camel"):
@@ -88,10 +87,10 @@ class _Life:
         self.downloads = self.home / "downloads"
         self.downloads.mkdir()
         self.connection = CdpConnection(lost=self._lost)
+        self.documents = DocumentGuard(self._ask, spawn=owner.spawn)
         self.sessions: set[CdpSession] = set()
         self.tabs: dict[str, CdpTab] = {}  # by target, which is also the id of its main frame
         self.retired = False
-        self.is_still = False
         self._owner = owner
         self._profile = self.home / "profile"
         self._pid: int | None = None
@@ -105,19 +104,19 @@ class _Life:
     async def start(self) -> None:
         options = self._owner.options
         executable = find_chromium(options.executable)
-        still = STILL_FLAGS if SHELL in executable else ()
         try:
-            await self.connection.start(
-                executable, *still, *options.extra_flags, home=self._profile
-            )
+            await self.connection.start(executable, *options.extra_flags, home=self._profile)
             self.connection.listen("", self._heard)
             await self.connection.send(
                 "Target.setDiscoverTargets", discover=True, filter=[{"type": "page"}]
             )
+            await self.documents.enable()
         except BaseException:  # whoever waited may have gone
             await self.close()
             raise
-        self.is_still = bool(still)
+
+    async def _ask(self, method: str, params: dict[str, Any]) -> Any:
+        return msgspec.json.decode(await self.connection.send(method, **params))
 
     async def check(self) -> None:
         """A command failed: end a browser that answers nothing else either."""
@@ -150,9 +149,12 @@ class _Life:
 
     def _heard(self, method: str, params: msgspec.Raw) -> None:
         match method:
+            case "Fetch.requestPaused":
+                self.documents.paused(_of(Paused, params))
             case "Target.targetCreated":
                 target = _of(_TargetCreated, params).target_info
                 if target.opener_id:  # a pop-up
+                    self.documents.attached(target.target_id, target.opener_id)
                     self._owner.spawn(self._close_target(target.target_id))
             case "Target.targetCrashed":
                 tab = self.tabs.get(_of(_TargetNamed, params).target_id)
@@ -360,8 +362,8 @@ class CdpSession:
         self.options = owner.options
         self.connection = life.connection
         self.context_id = context_id
+        self.documents = life.documents
         self.downloads = life.downloads
-        self.is_still = life.is_still
         self.spawn = owner.spawn
         self.complaint = owner.complaint
         self._owner = owner
@@ -374,6 +376,9 @@ class CdpSession:
     @property
     def is_alive(self) -> bool:
         return not self._closed and self._life.is_alive
+
+    def tab(self, *, run_id: str, submits: bool = False) -> AbstractAsyncContextManager[Tab]:
+        raise Unavailable("this session only reads pages")
 
     @asynccontextmanager
     async def reader(self, *, run_id: str) -> AsyncIterator[CdpTab]:
@@ -407,18 +412,19 @@ class CdpSession:
                     "Target.disposeBrowserContext", browserContextId=self.context_id
                 )
         for tab in self._idle:
-            self._life.tabs.pop(tab.target_id, None)
+            self.leave(tab)
         await self._owner.release(self, self._life)
 
     def enter(self, tab: CdpTab) -> None:
         self._life.tabs[tab.target_id] = tab
+        self.documents.enter(tab.target_id, tab.documents)
 
     def leave(self, tab: CdpTab) -> None:
         self._life.tabs.pop(tab.target_id, None)
+        self.documents.leave(tab.target_id)
 
     async def new_target(self) -> tuple[str, str]:
         """A blank page and the session to talk to it, by their ids."""
-        frames: dict[str, Any] = {"enableBeginFrameControl": True} if self.is_still else {}
         try:
             async with asyncio.timeout(OPEN_S):
                 made = await self.connection.send(
@@ -427,7 +433,6 @@ class CdpSession:
                     browserContextId=self.context_id,
                     width=1280,
                     height=800,
-                    **frames,
                 )
                 target_id: str = _of(_TargetNamed, made).target_id
                 attached = await self.connection.send(

@@ -47,8 +47,6 @@ READING_FLAGS: Final = (
     "--password-store=basic",
     "--use-mock-keychain",
 )
-# Frames are drawn only when they are asked for, and a page that is read needs none.
-STILL_FLAGS: Final = ("--enable-begin-frame-control", "--run-all-compositor-stages-before-draw")
 
 Listener = Callable[[str, msgspec.Raw], None]
 

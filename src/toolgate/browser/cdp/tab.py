@@ -1,6 +1,6 @@
-"""A tab that reads pages, on Chromium's own protocol: no driver between, no frame drawn.
+"""A tab that reads pages, on Chromium's own protocol, with no driver between.
 
-The ladder for a page that hangs is that of `playwright_tab.py`: a soft budget, then stop it and
+The ladder for a page that hangs is that of `playwright/tab.py`: a soft budget, then stop it and
 read, then its HTML alone.
 """
 
@@ -25,6 +25,7 @@ from toolgate.browser.browser import (
     PageError,
 )
 from toolgate.browser.cdp.connection import CdpConnection, CdpRefused
+from toolgate.browser.documents import DocumentGuard, TabDocuments
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.page_extract import (
     EXTRACTOR,
@@ -37,7 +38,6 @@ from toolgate.browser.page_extract import (
 )
 from toolgate.browser.proxy_verdicts import PROXY_STATUS
 
-FRAMED: Final = "framed"  # the extractor's word for a page that waits for frames to be drawn
 # How the browser says that the page went elsewhere while it was being read.
 ELSEWHERE: Final = (
     "navigated or closed",
@@ -67,12 +67,10 @@ class TabHome(Protocol):
     def context_id(self) -> str: ...
 
     @property
-    def downloads(self) -> Path: ...
+    def documents(self) -> DocumentGuard: ...
 
     @property
-    def is_still(self) -> bool:
-        """Whether no frames are drawn."""
-        ...
+    def downloads(self) -> Path: ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
@@ -83,10 +81,6 @@ class TabHome(Protocol):
     def enter(self, tab: "CdpTab") -> None: ...
 
     def leave(self, tab: "CdpTab") -> None: ...
-
-
-class WaitsForFrames(PageError):
-    """The page is built in frames, and none are drawn here: it is to be read elsewhere."""
 
 
 class _AnothersFile(PageError):
@@ -109,10 +103,17 @@ class _FrameNavigated(msgspec.Struct):
     frame: _Frame
 
 
+class _FrameAttached(msgspec.Struct, rename="camel"):
+    frame_id: str
+    parent_frame_id: str = ""
+
+
 class _Leaving(msgspec.Struct, rename="camel"):
     frame_id: str
     loader_id: str = ""
     navigation_type: str = ""
+    reason: str = ""
+    url: str = ""
 
 
 class _Tree(msgspec.Struct):
@@ -151,6 +152,7 @@ _navigated: Final = msgspec.json.Decoder(_Navigated).decode
 _evaluated: Final = msgspec.json.Decoder(_Evaluated).decode
 _tree: Final = msgspec.json.Decoder(_FrameTree).decode
 _dialog: Final = msgspec.json.Decoder(_Dialog).decode
+_frame_attached: Final = msgspec.json.Decoder(_FrameAttached).decode
 _frame_navigated: Final = msgspec.json.Decoder(_FrameNavigated).decode
 _leaving: Final = msgspec.json.Decoder(_Leaving).decode
 
@@ -168,6 +170,7 @@ class CdpTab:
         self._steps: list[_Step] = []  # of the main frame, as they were told
         self.navigations = 0
         self._wanted = ""  # where this visit goes
+        self.documents = TabDocuments()
         self.file: asyncio.Future[tuple[str, Path]] = asyncio.get_running_loop().create_future()
 
     @property
@@ -212,6 +215,20 @@ class CdpTab:
             self.file.exception()  # where no file is waited for, nobody asks
 
     async def read(self, url: str, options: ExtractOptions) -> Extract:
+        self.documents.leave()
+        try:
+            looked = await self._read(url, options)
+        except PageError:
+            self._check_refused()
+            raise
+        self._check_refused()
+        return looked
+
+    def _check_refused(self) -> None:
+        self._spent = self._spent or bool(self.documents.refused)
+        self.documents.check()
+
+    async def _read(self, url: str, options: ExtractOptions) -> Extract:
         budget = self._options
         if await self._go(url):
             try:
@@ -316,11 +333,7 @@ class CdpTab:
 
     async def _look(self, options: ExtractOptions, *, quiet_ms: int, within_s: float) -> Looked:
         """One evaluate; again where the page went elsewhere meanwhile."""
-        given = {
-            **argument_of(options, quiet_ms=quiet_ms),
-            "still": self._home.is_still and quiet_ms > 0,
-        }
-        argument = msgspec.json.encode(given).decode()
+        argument = msgspec.json.encode(argument_of(options, quiet_ms=quiet_ms)).decode()
         expression = f"({EXTRACTOR})({argument})"
         async with asyncio.timeout(within_s):
             while True:
@@ -339,8 +352,6 @@ class CdpTab:
                 else:
                     if answer.exception_details is not None:
                         raise PageError(answer.exception_details.text)
-                    if answer.result.value == FRAMED:
-                        raise WaitsForFrames("the page waits for frames")
                     if answer.result.value:
                         looked = decode_looked(answer.result.value)
                         self._restless = looked.restless
@@ -387,7 +398,7 @@ class CdpTab:
         finally:
             if still is not None and still.target_id:
                 still.discard()
-        return marked(extract_of(looked), Degraded.STATIC)
+        return marked(extract_of(looked, still.documents), Degraded.STATIC)
 
     async def _downloaded(self, url: str) -> Extract:
         """The file that came instead of a page, unless it is too large or too slow."""
@@ -398,8 +409,12 @@ class CdpTab:
             raise DownloadTooLarge("the file did not come in time") from None
         content = await asyncio.to_thread(path.read_bytes)
         await asyncio.to_thread(path.unlink, missing_ok=True)
-        file = Download(name, "application/octet-stream", content)
-        return Extract(url, file.name, "download", 0, (), None, None, download=file)
+        answers = tuple(self.documents.answers)
+        kind = answers[-1].mime_type if answers else ""
+        file = Download(name, kind or "application/octet-stream", content)
+        return Extract(
+            url, file.name, "download", 0, (), None, None, download=file, answers=answers
+        )
 
     def takes(self, file_url: str) -> bool:
         """Whether a file is what this visit is for, and surely none of the page before."""
@@ -420,7 +435,7 @@ class CdpTab:
         complaint = self._home.complaint
         if looked.status in PROXY_STATUS and (wrong := complaint(url) or complaint(looked.url)):
             raise wrong
-        return extract_of(looked)
+        return extract_of(looked, self.documents)
 
     def _heard(self, method: str, params: msgspec.Raw) -> None:
         if method == "Page.javascriptDialogOpening":
@@ -430,8 +445,13 @@ class CdpTab:
             frame = _frame_navigated(params).frame
             if not frame.parent_id:
                 self._steps.append(_Step(frame.loader_id, came=True))
+                self.documents.arrive()
+        elif method == "Page.frameAttached":
+            attached = _frame_attached(params)
+            self._home.documents.attached(attached.frame_id, attached.parent_frame_id)
         elif method in LEAVING:
             left = _leaving(params)
+            self.documents.requested(reason=left.reason, url=left.url)
             stays = left.navigation_type.endswith("ameDocument")
             if left.frame_id == self.target_id and not stays:
                 self._steps.append(_Step(left.loader_id, came=False))

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from toolgate.browser.browser import BrowserGone, PageCrashed, PageError
 from toolgate.browser.chromium import (
     BLOCKED_MEDIA,
@@ -27,11 +29,12 @@ from toolgate.browser.chromium import (
     process_tree,
     resident_bytes,
 )
+from toolgate.browser.documents import DocumentGuard, Paused, TabDocuments
 from toolgate.browser.leftovers import end_strays
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.page_extract import WATCH
 from toolgate.browser.playwright.errors import translated, translating, within
-from toolgate.browser.playwright.tab import PlaywrightTab
+from toolgate.browser.playwright.tab import OpenPage, PlaywrightTab
 from toolgate.browser.proxy_verdicts import no_complaint
 from toolgate.browser.tab_slots import TabSlots
 from toolgate.core.enums import TrustLevel
@@ -39,7 +42,7 @@ from toolgate.core.errors import ToolgateError, Unavailable
 from toolgate.core.scratch import make_scratch
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserContext, CDPSession, Page, Playwright
+    from playwright.async_api import Browser, BrowserContext, Page, Playwright
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class _Generation:
 
     browser: "Browser"
     mark: str
+    documents: DocumentGuard
     sessions: set["PlaywrightSession"] = field(default_factory=set)
     spares: dict[TrustLevel, list["BrowserContext"]] = field(default_factory=dict)
     retired: bool = False
@@ -236,6 +240,7 @@ class PlaywrightBrowser:
                         downloads_path=self.downloads,
                         timeout=LAUNCH_S * 1000,
                     )
+                    documents = await self._guarded(browser)
             except Exception as failed:
                 log.warning("browser_launch_failed error=%s", type(failed).__name__)
                 stale, self._playwright = self._playwright, None
@@ -250,8 +255,27 @@ class PlaywrightBrowser:
                     raise Unavailable("the browser is closed")
                 self.launches += 1
                 log.info("browser_started version=%s launches=%d", browser.version, self.launches)
-                return _Generation(browser, mark)
+                return _Generation(browser, mark, documents)
         raise AssertionError
+
+    async def _guarded(self, browser: "Browser") -> DocumentGuard:
+        cdp = await browser.new_browser_cdp_session()
+        documents = DocumentGuard(cdp.send, spawn=self.spawn)
+        cdp.on(
+            "Fetch.requestPaused",
+            lambda paused: documents.paused(msgspec.convert(paused, Paused)),
+        )
+
+        def created(event: dict[str, Any]) -> None:
+            target = event["targetInfo"]
+            if opener := target.get("openerId"):  # a pop-up
+                documents.attached(target["targetId"], opener)
+
+        cdp.on("Target.targetCreated", created)
+        pages = {"discover": True, "filter": [{"type": "page"}]}
+        await cdp.send("Target.setDiscoverTargets", pages)
+        await documents.enable()
+        return documents
 
     async def _driver(self) -> "Playwright":
         if self._playwright is None:
@@ -336,9 +360,10 @@ class PlaywrightSession:
         return not self._closed and self._generation.is_alive
 
     @asynccontextmanager
-    async def tab(self, *, run_id: str) -> AsyncIterator["PlaywrightTab"]:
+    async def tab(self, *, run_id: str, submits: bool = False) -> AsyncIterator["PlaywrightTab"]:
         async with self._room, self.owner.slots.slot(run_id), self._told_of_death():
-            tab = self._idle_tab() or PlaywrightTab(self, *await self.new_page())
+            tab = self._idle_tab() or PlaywrightTab(self, await self.new_page())
+            tab.documents.submits = submits
             try:
                 yield tab
             except ToolgateError:
@@ -347,6 +372,8 @@ class PlaywrightSession:
             except BaseException:
                 tab.discard()  # stopped in the middle of something
                 raise
+            finally:
+                tab.documents.submits = False
             self._keep(tab)
 
     def reader(self, *, run_id: str) -> AbstractAsyncContextManager["PlaywrightTab"]:
@@ -379,16 +406,25 @@ class PlaywrightSession:
                 await within(5, self.context.close())
         await self.owner.release(self, self._generation)
 
-    async def new_page(self) -> tuple["Page", "CDPSession"]:
+    async def new_page(self) -> OpenPage:
         async with self._generation.living(OPEN_S):
             with translating():
                 page = await self._blank_page()
                 cdp = await self.context.new_cdp_session(page)
-                await cdp.send("Page.enable")  # says which file a download becomes
+                await cdp.send("Page.enable")  # says which file a download becomes, and of frames
+                target = (await cdp.send("Target.getTargetInfo"))["targetInfo"]["targetId"]
+                cdp.on("Page.frameAttached", self._frame_attached)
+                page.once("close", lambda _: self._generation.documents.leave(target))
                 if not self._media:
                     await cdp.send("Network.enable")
                     await cdp.send("Network.setBlockedURLs", {"urls": list(BLOCKED_MEDIA)})
-                return page, cdp
+                return OpenPage(page, cdp, target)
+
+    def enter(self, target: str, documents: TabDocuments) -> None:
+        self._generation.documents.enter(target, documents)
+
+    def _frame_attached(self, attached: dict[str, Any]) -> None:
+        self._generation.documents.attached(attached["frameId"], attached["parentFrameId"])
 
     async def _blank_page(self) -> "Page":
         async with self._making:

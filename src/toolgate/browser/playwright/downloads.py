@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolgate.browser.browser import Download, DownloadTooLarge, Extract
+from toolgate.browser.browser import DocumentAnswer, Download, DownloadTooLarge, Extract
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.playwright.errors import within
 
@@ -45,7 +45,7 @@ class PlaywrightDownloads:
             self._download.set_result(download)
             self._spawn(self._bound(download))
 
-    async def taken(self) -> Extract:
+    async def taken(self, answers: tuple[DocumentAnswer, ...]) -> Extract:
         """The file that came instead of a page, unless it is too large or too slow."""
         limit, content = self._options.download_limit, None
         with contextlib.suppress(Exception):  # it was canceled, by us or by the server's end
@@ -58,8 +58,11 @@ class PlaywrightDownloads:
         if content is None:
             raise DownloadTooLarge(f"the file is larger than {limit} bytes, or incomplete")
         download = self._download.result()
-        file = Download(download.suggested_filename, "application/octet-stream", content)
-        return Extract(download.url, file.name, "download", 0, (), None, None, download=file)
+        kind = answers[-1].mime_type if answers else ""
+        file = Download(download.suggested_filename, kind or "application/octet-stream", content)
+        return Extract(
+            download.url, file.name, "download", 0, (), None, None, download=file, answers=answers
+        )
 
     async def _bound(self, download: "PageDownload") -> None:
         """Stop a download that grows beyond the limit or takes too long, wanted or not."""

@@ -12,7 +12,7 @@ from toolgate.browser.playwright.page import PlaywrightPage
 from toolgate.core.enums import LocatorMode
 
 if TYPE_CHECKING:
-    from playwright.async_api import ElementHandle, Request
+    from playwright.async_api import ElementHandle, Frame, Request
 
 T = TypeVar("T")
 
@@ -91,24 +91,40 @@ class PlaywrightElements:
 
     async def _act(self, locator: Locator, action: Awaitable[None]) -> None:
         """Do it; where it sends the page elsewhere, wait until it is there."""
-        leaving = asyncio.Event()
+        leaving, over = asyncio.Event(), asyncio.Event()
+        page = self._page.raw
         self._page.question = ""
 
-        def on_request(request: "Request") -> None:
-            if request.is_navigation_request() and request.frame == self._page.raw.main_frame:
-                leaving.set()
+        def marking(event: asyncio.Event) -> Callable[["Request"], None]:
+            def mark(request: "Request") -> None:
+                if request.is_navigation_request() and request.frame == page.main_frame:
+                    event.set()
 
+            return mark
+
+        def on_navigated(frame: "Frame") -> None:
+            if frame == page.main_frame:
+                over.set()
+
+        heard: dict[Any, Callable[[Any], None]] = {
+            "request": marking(leaving),
+            "requestfailed": marking(over),
+            "framenavigated": on_navigated,
+        }
         self._page.committed.clear()
-        self._page.raw.on("request", on_request)
+        for event, listener in heard.items():
+            page.on(event, listener)
         try:
             await self._use(locator, action)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_S):
                     await leaving.wait()
                 async with asyncio.timeout(self._page.options.navigation_ms / 1000):
-                    await self._page.committed.wait()
+                    await over.wait()
         finally:
-            self._page.raw.remove_listener("request", on_request)
+            for event, listener in heard.items():
+                page.remove_listener(event, listener)
+        self._page.documents.check()
 
     async def has(self, locator: Locator) -> bool:
         element = await self._look_for(locator, "any")

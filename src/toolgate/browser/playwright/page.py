@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolgate.browser.browser import PageCrashed, PageError
+from toolgate.browser.documents import TabDocuments
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.playwright.errors import is_timeout, translated
 
@@ -22,8 +23,11 @@ LONGEST_QUESTION: Final = 200
 class PlaywrightPage:
     """A tab's page; where the tab gets another, this is that one from then on."""
 
-    def __init__(self, page: "Page", cdp: "CDPSession", *, options: BrowserOptions) -> None:
+    def __init__(
+        self, page: "Page", cdp: "CDPSession", *, options: BrowserOptions, documents: TabDocuments
+    ) -> None:
         self.options = options
+        self.documents = documents
         self.crashed = False
         self.question = ""  # the last that it asked
         self.committed = asyncio.Event()
@@ -35,6 +39,10 @@ class PlaywrightPage:
         page.on("crash", self._on_crash)
         page.on("framenavigated", self._on_navigated)
         cdp.on("Page.javascriptDialogOpening", self._on_dialog)
+        cdp.on(
+            "Page.frameRequestedNavigation",
+            lambda wanted: self.documents.requested(reason=wanted["reason"], url=wanted["url"]),
+        )
 
     async def comes(self, waiting: Awaitable[Any]) -> bool:
         try:
@@ -81,3 +89,4 @@ class PlaywrightPage:
     def _on_navigated(self, frame: "Frame") -> None:
         if frame.parent_frame is None and frame.page is self.raw:
             self.committed.set()
+            self.documents.arrive()

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from toolgate.browser.browser import (
     BrowserGone,
@@ -20,6 +20,7 @@ from toolgate.browser.browser import (
     PageError,
     Picture,
 )
+from toolgate.browser.documents import TabDocuments
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.page_extract import (
     EXTRACTOR,
@@ -67,11 +68,21 @@ class TabHome(Protocol):
 
     def complaint(self, url: str) -> PageError | None: ...
 
-    async def new_page(self) -> tuple["Page", "CDPSession"]: ...
+    async def new_page(self) -> "OpenPage": ...
+
+    def enter(self, target: str, documents: TabDocuments) -> None:
+        """Have the guard refuse what this page must not send."""
+        ...
+
+
+class OpenPage(NamedTuple):
+    page: "Page"
+    cdp: "CDPSession"
+    target: str
 
 
 class PlaywrightTab:
-    def __init__(self, home: TabHome, page: "Page", cdp: "CDPSession") -> None:
+    def __init__(self, home: TabHome, opened: OpenPage) -> None:
         self._home = home
         self._options = home.options
         self._spent = False
@@ -82,8 +93,12 @@ class PlaywrightTab:
             home.downloads, options=home.options, spawn=home.spawn
         )
         self.navigations = 0
-        self._page = PlaywrightPage(page, cdp, options=home.options)
-        self._hear_of_files(page, cdp)
+        self.documents = TabDocuments()
+        home.enter(opened.target, self.documents)
+        self._page = PlaywrightPage(
+            opened.page, opened.cdp, options=home.options, documents=self.documents
+        )
+        self._hear_of_files(opened.page, opened.cdp)
         elements = PlaywrightElements(self._page)
         self.fill, self.click, self.press = elements.fill, elements.click, elements.press
         self.has, self.wait_any = elements.has, elements.wait_any
@@ -95,6 +110,11 @@ class PlaywrightTab:
     @property
     def url(self) -> str:
         return self._page.raw.url
+
+    @property
+    def status(self) -> int:
+        answers = self.documents.answers_to(self.url)
+        return answers[-1].status if answers else 0
 
     @property
     def unanswered(self) -> str:
@@ -114,13 +134,26 @@ class PlaywrightTab:
         if not await self._go(url, soft_ms=min(self._options.soft_ms, budget), hard_ms=budget):
             await self._stop()
 
+    def check_refused(self) -> None:
+        self._spent = self._spent or bool(self.documents.refused)
+        self.documents.check()
+
     async def read(self, url: str, options: ExtractOptions) -> Extract:
+        try:
+            looked = await self._read(url, options)
+        except PageError:
+            self.check_refused()
+            raise
+        self.check_refused()
+        return looked
+
+    async def _read(self, url: str, options: ExtractOptions) -> Extract:
         budget = self._options
         loop = asyncio.get_running_loop()
         try:
             came = await self._go(url, soft_ms=budget.soft_ms, hard_ms=budget.navigation_ms)
         except IsDownload:
-            return await self._downloads.taken()
+            return await self._downloads.taken(tuple(self.documents.answers))
         if came:
             left = max(0.5, budget.soft_ms / 1000 - (loop.time() - self._went))
             quiet_ms = min(budget.quiet_ms, int(left * 500))
@@ -221,6 +254,7 @@ class PlaywrightTab:
             await self._leave()
         self._followed = not self._restless and self.navigations > 0
         self._page.committed.clear()
+        self.documents.leave()
         self._downloads.expect()
         self._restless = True
         self.navigations += 1
@@ -252,6 +286,7 @@ class PlaywrightTab:
                 self._followed = False  # the page before went elsewhere in the same moment
                 await self._leave()
                 self._page.committed.clear()
+                self.documents.leave()
                 return await self._goto(url, soft_ms)
             if not is_interrupted(failed):
                 raise
@@ -265,9 +300,10 @@ class PlaywrightTab:
             if not (is_interrupted(failed) or is_timeout(failed)):
                 raise self._page.noted(failed) from failed
             self._home.spawn(close_page(self._page.raw))
-            page, cdp = await self._home.new_page()
-            self._page.attach(page, cdp)
-            self._hear_of_files(page, cdp)
+            opened = await self._home.new_page()
+            self._home.enter(opened.target, self.documents)
+            self._page.attach(opened.page, opened.cdp)
+            self._hear_of_files(opened.page, opened.cdp)
 
     async def _wait_commit(self, url: str, within_s: float) -> None:
         """For a server that is slow to answer; the navigation goes on behind goto's back."""
@@ -311,7 +347,7 @@ class PlaywrightTab:
                     if text:
                         looked = decode_looked(text)
                         self._restless = looked.restless
-                        return extract_of(looked)
+                        return extract_of(looked, self.documents)
                 await asyncio.sleep(0.02)
 
     async def _stop(self) -> None:
@@ -330,9 +366,10 @@ class PlaywrightTab:
         try:
             # No script runs in it, so it answers in the end, however large it is.
             async with asyncio.timeout(self._options.navigation_ms / 1000):
-                page, cdp = await self._home.new_page()
+                opened = await self._home.new_page()
+                page, cdp = opened.page, opened.cdp
                 await cdp.send("Emulation.setScriptExecutionDisabled", {"value": True})
-                still = PlaywrightTab(self._home, page, cdp)
+                still = PlaywrightTab(self._home, opened)
                 await page.goto(url, wait_until="commit")
                 # As much of it as comes in a moment: what came must be laid out in what is left.
                 moment = self._options.static_ms

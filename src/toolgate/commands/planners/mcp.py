@@ -17,6 +17,7 @@ from toolgate.commands.plans import (
     Plan,
     call_id,
     caller_of,
+    code_of,
     granted_level,
     one_answer,
 )
@@ -102,7 +103,7 @@ class McpPlanner:
         try:
             named = await self.upstreams.tools(capability_id, session=session)
         except Unavailable as silent:
-            raise Problem(Code.INTERNAL, str(silent), outcome=Outcome.NOT_STARTED) from silent
+            raise Problem(Code.UPSTREAM, str(silent), outcome=Outcome.NOT_STARTED) from silent
         # Playwright's server says `browser_click` for what the seed calls `click`.
         found = named.get(action) or named.get(f"browser_{action}")
         if found is None:
@@ -128,7 +129,7 @@ def _done(capability_id: str, action: str, output: ToolOutput, *, degraded: bool
         structured = {} if output.data is None else {"structuredContent": output.data}
         return Done({**marked, "content": [text], **structured})
     problem = Problem(
-        Code.INTERNAL,
+        code_of(output.data),
         output.stderr or f"{capability_id} failed",
         data=marked,
         outcome=output.outcome,

@@ -10,12 +10,13 @@ from msgspec import UnsetType
 
 from toolgate.access.devices import Identity
 from toolgate.access.refusals import Forbidden
-from toolgate.commands.answers import Code, NotImplementedHere, Problem
+from toolgate.commands.answers import NotImplementedHere, Problem
 from toolgate.commands.plans import (
     Done,
     Plan,
     call_id,
     caller_of,
+    code_of,
     granted_level,
     one_answer,
 )
@@ -26,7 +27,6 @@ from toolgate.core.enums import CommandKind, Level
 from toolgate.core.errors import Invalid
 from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.tools.capability_registry import Capabilities
-from toolgate.tools.definitions import REFUSED
 from toolgate.tools.engines.builtin.exec import may_be_set
 
 ARGS: Final[dict[wire.SystemAction, type[Any]]] = {
@@ -120,9 +120,8 @@ def _done(action: wire.SystemAction, output: ToolOutput, took_ms: int) -> Done:
     data = output.data if isinstance(output.data, dict) else {}
     if ANSWER_HAS[action] in data:
         return Done(data if action is wire.SystemAction.WEB_SEARCH else _timed(data, took_ms))
-    refused = data.get("error") == {"code": REFUSED}
     problem = Problem(
-        Code.PERMISSION_DENIED if refused else Code.INTERNAL,
+        code_of(data),
         output.stderr or f"{action} failed",
         outcome=output.outcome,
     )

@@ -11,24 +11,26 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
+from toolgate.journal.batching import Commit, Forget, GroupCommit, NewEpoch
 from toolgate.journal.bus import Bus
-from toolgate.journal.journal import Event, Head, Operation, Row
+from toolgate.journal.journal import Event, Head, Operation, Row, StreamSummary
 from toolgate.journal.sqlite.home_lock import HomeLock
 from toolgate.journal.sqlite.schema import (
     HEAD,
     OpenFile,
     from_sqlite,
+    new_epoch,
     open_file,
     open_for_reading,
 )
 from toolgate.journal.sqlite.upgrade import Upgrade
-from toolgate.journal.sqlite.writer import Commit, Forget, Limits, Writer
+from toolgate.journal.sqlite.writer import Limits, Writer
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +47,6 @@ _BY_SEGMENT: Final = (
 _NO_END: Final = 2**62  # above every number of a stream
 _ROWS: Final = "SELECT collection, key, version, value, due FROM rows"
 
-# Turns of the loop before the next batch: a caller that is woken ends its task, whose waiter begins the
-# next one, which commits. Without them half of the callers would miss each batch.
-TURNS: Final = 3
-SETTLED_AT_ONCE: Final = 64  # commits; a thousand would keep the loop for tens of milliseconds
-
 T = TypeVar("T")
 
 
@@ -65,20 +62,21 @@ class SqliteJournal:
         clock: Clock,
         bus: Bus,
         limits: Limits,
+        summary: StreamSummary | None = None,
     ) -> None:
         self._path = path
         self._lock = lock
-        self._bus = bus
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._vouches_since = opened.vouches_since
         self._last_position = opened.last_position
-        self._arrived: list[Commit] = []  # since the last batch for the writer
-        self._writing = False
-        self._alone = True  # whether the last batch was a single commit
-        self._drained: asyncio.Future[None] | None = None
-        self._closing = False
-        self._writer = Writer(opened, path, clock=clock, settle=self._settle_soon, limits=limits)
+        self._synced_position = opened.last_position  # opening has written, and so synced the log
+        self._writer = Writer(
+            opened, path, clock=clock, settle=self._settle_soon, limits=limits, summary=summary
+        )
+        self._group = GroupCommit(
+            self._writer.submit, bus=bus, batch=limits.batch, backlog=limits.backlog
+        )
         self._connections: list[sqlite3.Connection] = []
         self._reader = threading.local()
         self._readers = ThreadPoolExecutor(limits.readers, "journal-reader")
@@ -93,10 +91,12 @@ class SqliteJournal:
         bus: Bus,
         limits: Limits = _DEFAULT_LIMITS,
         upgrade: Upgrade | None = None,
+        summary: StreamSummary | None = None,
     ) -> Self:
         """Open or make the file, and hold its directory for this process.
 
-        `upgrade` changes the rows of a file of 0.1.0; without it such a file is refused.
+        `upgrade` changes the rows of a file of 0.1.0; without it such a file is refused. `summary`
+        is written with each transaction that it is about.
 
         Raises Misconfigured where another process holds it or the file is from a newer Toolgate,
         Damaged where the file cannot be trusted, Unavailable where the disk refuses.
@@ -107,16 +107,13 @@ class SqliteJournal:
         except BaseException:
             lock.release()
             raise
-        return cls(path, opened, lock, clock=clock, bus=bus, limits=limits)
+        return cls(path, opened, lock, clock=clock, bus=bus, limits=limits, summary=summary)
 
     async def close(self) -> None:
         """Commit what waits, checkpoint the log, and release the home."""
-        if self._closing:
+        if self._group.closing:
             return
-        self._closing = True
-        if self._writing or self._arrived:
-            self._drained = self._loop.create_future()
-            await self._drained
+        await self._group.drain()
         self._writer.finish()
         await asyncio.to_thread(self._close_readers)
         await asyncio.to_thread(self._writer.join)
@@ -130,10 +127,19 @@ class SqliteJournal:
     def fault(self) -> str:
         return self._writer.fault
 
+    @property
+    def synced_position(self) -> int:
+        """The position up to which no power cut can take an event back."""
+        return self._synced_position
+
     async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
-        commit = Commit(operations, durable=durable, done=self._loop.create_future())
-        self._submit(commit)
-        return await commit.done
+        return await self._group.commit(operations, durable=durable)
+
+    async def begin_epoch(self, *operations: Operation) -> None:
+        """Commit, and from then on vouch under another name: clients get a snapshot."""
+        epoch = NewEpoch(new_epoch())
+        await self._group.commit([*operations, epoch])
+        self._vouches_since = epoch.name
 
     async def read(
         self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
@@ -212,10 +218,7 @@ class SqliteJournal:
         reached = head.first - 1
         while reached < through:
             reached = min(reached + self._limits.forgotten_at_once, through)
-            chunk = Forget(stream, reached)
-            commit = Commit([chunk], durable=False, done=self._loop.create_future())
-            self._submit(commit)
-            await commit.done
+            await self._group.commit([Forget(stream, reached)], durable=False)
 
     async def prune(self, prefix: str, *, before: int, keep: int) -> int:
         """Delete the events of streams with this prefix that are older than `before`, and all but the
@@ -250,33 +253,6 @@ class SqliteJournal:
             await self.forget(stream, through=through)
         return through - head.first + 1
 
-    def _submit(self, commit: Commit) -> None:
-        if self._closing:
-            raise Unavailable("the journal is closed")
-        if len(self._arrived) >= self._limits.backlog:
-            raise Unavailable(f"{len(self._arrived)} commits wait for the journal: try later")
-        self._arrived.append(commit)
-        if not self._writing and self._alone:
-            self._hand_over()  # otherwise `_settle` does it
-
-    def _hand_over(self, turns: int = 0) -> None:
-        """Give everything that waits to the writer if it is idle, after so many turns of the loop."""
-        if self._writing:
-            return
-        if turns:
-            self._loop.call_soon(self._hand_over, turns - 1)
-            return
-        if self._arrived:
-            batch = self._arrived[: self._limits.batch]
-            self._arrived = self._arrived[self._limits.batch :]
-            self._writing = True
-            self._alone = len(batch) == 1
-            self._writer.submit(batch)
-        else:
-            self._alone = True
-            if self._drained is not None and not self._drained.done():
-                self._drained.set_result(None)
-
     def _settle_soon(self, batch: list[Commit]) -> None:
         """Settle a batch that is on disk or refused; called by the writer's thread."""
         try:
@@ -285,32 +261,12 @@ class SqliteJournal:
             log.warning("journal_unheard commits=%d", len(batch))
 
     def _settle(self, batch: list[Commit]) -> None:
-        """Resolve the futures of the callers, a part in each turn of the loop."""
-        batch, later = batch[:SETTLED_AT_ONCE], batch[SETTLED_AT_ONCE:]
-        events = [event for commit in batch for event in commit.events]
+        events = [*chain.from_iterable((*commit.events, *commit.added) for commit in batch)]
         if events:
             self._last_position = events[-1].position
-            try:
-                # Before the callers go on, so that no subscriber receives a later event first.
-                self._bus.publish(events)
-            except Exception:
-                log.exception("publish_failed position=%d", events[0].position)
-        for commit in batch:
-            if commit.done.done():  # its caller was cancelled; the commit stands
-                continue
-            if commit.error is None:
-                commit.done.set_result(commit.events)
-            else:
-                commit.done.set_exception(commit.error)
-        if later:
-            self._loop.call_soon(self._settle, later)
-            return
-        self._writing = False
-        if self._arrived or self._closing or not self._alone:
-            # After the callers that were just woken, so that their next commits go into one batch
-            # with those that came meanwhile.
-            self._alone = False
-            self._loop.call_soon(self._hand_over, TURNS)
+            if any(commit.durable for commit in batch):
+                self._synced_position = self._last_position
+        self._group.settle(batch)
 
     async def _events(self, sql: str, values: tuple[object, ...]) -> list[Event]:
         return await self._read(
@@ -328,7 +284,7 @@ class SqliteJournal:
         return await self._read(lambda connection: connection.execute(sql, values).fetchall())
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        if self._closing:
+        if self._group.closing:
             raise Unavailable("the journal is closed")
         return await self._loop.run_in_executor(self._readers, self._run_query, query)
 

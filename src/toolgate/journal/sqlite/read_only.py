@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from toolgate.core.errors import NotFound
 from toolgate.journal.journal import Event, Head
-from toolgate.journal.sqlite.schema import HEAD, from_sqlite, open_for_reading
+from toolgate.journal.sqlite.schema import HEAD, from_sqlite, last_numbers, open_for_reading
 
 JOURNAL_FILE: Final = "journal.db"
 _EVENTS: Final = (
@@ -50,6 +50,9 @@ class ClosedJournal:
         return [Event(*row) for row in found]
 
     async def head(self, stream: str) -> Head:
+        return self.ends(stream)
+
+    def ends(self, stream: str) -> Head:
         for first, last, *_ in self._query(HEAD, stream=stream):
             return Head(first, last)
         return Head(first=1, last=0)
@@ -65,6 +68,10 @@ class ClosedJournal:
             limit=limit,
         )
         return (Event(*row) for row in found)
+
+    def last_position(self) -> int:
+        with self._ours():
+            return last_numbers(self._connection)[0]
 
     def row(self, collection: str, key: str) -> bytes | None:
         for (value,) in self._query(

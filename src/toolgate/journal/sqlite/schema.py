@@ -287,7 +287,7 @@ def _account_for(connection: sqlite3.Connection, path: Path, *, behind: bool) ->
         not boot or read_meta(connection, "boot") != boot
     )
     if vouches_since is None or unsynced_lost or behind or read_meta(connection, "inode") != inode:
-        vouches_since = f"ep_{secrets.token_hex(8)}"
+        vouches_since = new_epoch()
     connection.execute("BEGIN IMMEDIATE")
     write_meta(connection, "epoch", vouches_since)
     write_meta(connection, "boot", boot)
@@ -295,6 +295,10 @@ def _account_for(connection: sqlite3.Connection, path: Path, *, behind: bool) ->
     write_meta(connection, "clean", "0")
     connection.execute("COMMIT")
     return vouches_since
+
+
+def new_epoch() -> str:
+    return f"ep_{secrets.token_hex(8)}"
 
 
 def _number(connection: sqlite3.Connection, sql: str) -> int:

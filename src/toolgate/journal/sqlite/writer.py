@@ -4,7 +4,6 @@ Each commit of a batch is decided in memory, against the file and what the batch
 change; one that does not hold is refused alone. Then the whole batch is written at once.
 """
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -18,7 +17,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
 from toolgate.core.clock import Clock
-from toolgate.core.errors import Conflict, Damaged, Fenced, Invalid, ToolgateError, Unavailable
+from toolgate.core.errors import Conflict, Damaged, Fenced, Invalid, Unavailable
+from toolgate.journal.batching import Commit, Forget, NewEpoch
 from toolgate.journal.journal import (
     Append,
     Check,
@@ -28,6 +28,7 @@ from toolgate.journal.journal import (
     Operation,
     Overwrite,
     Put,
+    StreamSummary,
 )
 from toolgate.journal.sqlite.schema import (
     LAST,
@@ -82,33 +83,6 @@ class Limits:
     readers: int = 3  # threads; reading a page takes well under a millisecond
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Drop a stream's events up to and including a number; only retention says this."""
-
-    stream: str
-    through: int
-
-
-class Commit:
-    """Operations on their way to the disk, and what came of them."""
-
-    __slots__ = ("done", "durable", "error", "events", "operations")
-
-    def __init__(
-        self,
-        operations: Sequence[Operation | Forget],
-        *,
-        durable: bool,
-        done: asyncio.Future[list[Event]],
-    ) -> None:
-        self.operations = operations
-        self.durable = durable
-        self.done = done
-        self.events: list[Event] = []
-        self.error: ToolgateError | None = None
-
-
 class _MustLook(Exception):
     """What was taken to be so of a row without a look is not, or is not enough to go on."""
 
@@ -131,6 +105,7 @@ class Draft:
         self.segments: list[tuple[int, str, int]] = []
         self.events: list[tuple[int, int, int, str, int, str, bytes]] = []
         self.forgets: list[tuple[str, int, StreamState]] = []
+        self.epoch = ""
         self.assumed: set[RowKey] = set()  # rows taken not to be there, until they are written
         self.reborn: dict[RowKey, bool] = {}  # deleted and put again: they start anew
         self._changed: list[tuple[dict[Any, Any], Any, Any]] = []
@@ -198,6 +173,7 @@ class Writer(threading.Thread):
         clock: Clock,
         settle: Callable[[list[Commit]], None],
         limits: Limits,
+        summary: StreamSummary | None = None,
     ) -> None:
         super().__init__(name="journal-writer", daemon=True)
         self._connection = opened.connection
@@ -206,6 +182,7 @@ class Writer(threading.Thread):
         self._clock = clock
         self._settle = settle
         self._limits = limits
+        self._summary = summary
         self._segment = limits.segment
         self._position = opened.last_position
         self._last_segment = opened.last_segment
@@ -321,7 +298,7 @@ class Writer(threading.Thread):
 
     def _refuse(self, batch: list[Commit], error: Invalid | Unavailable) -> None:
         for commit in batch:
-            commit.events = []
+            commit.events, commit.added = [], []
             commit.error = type(error)(str(error))  # one each: every caller raises its own
 
     def _write_together(self, batch: list[Commit]) -> None:
@@ -350,12 +327,20 @@ class Writer(threading.Thread):
                 except Conflict:
                     draft.take_back()
                     self._refuse_or_decide(commit, draft, now)
+            if self._summary is not None:
+                self._sum_up(self._summary, batch, draft, now)
             self._write(draft)
             self._connection.execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise
         self._written = draft
+
+    def _sum_up(self, summary: StreamSummary, batch: list[Commit], draft: Draft, now: int) -> None:
+        events = chain.from_iterable(commit.events for commit in batch)
+        summed = [event for event in events if event.stream == summary.of]
+        made = [summary.make(summed)] if summed else []
+        batch[-1].added = self._append(Append(summary.into, made), draft, now)
 
     def _refuse_or_decide(self, commit: Commit, draft: Draft, now: int) -> None:
         """With care this time: what was assumed before the conflict may not hold either."""
@@ -385,7 +370,7 @@ class Writer(threading.Thread):
             self._syncing = durable
 
     def _decide(
-        self, operations: Sequence[Operation | Forget], draft: Draft, now: int
+        self, operations: Sequence[Operation | Forget | NewEpoch], draft: Draft, now: int
     ) -> list[Event]:
         """Add what these operations change to the draft; raises Conflict where one does not hold."""
         events: list[Event] = []
@@ -417,6 +402,8 @@ class Writer(threading.Thread):
                         draft.change(draft.fences, operation.name, operation.epoch)
                 case Forget():
                     self._forget(operation, draft)
+                case NewEpoch():
+                    draft.epoch = operation.name
                 case _:
                     assert_never(operation)
         return events
@@ -515,6 +502,8 @@ class Writer(threading.Thread):
         if draft.rows:
             self._write_rows(draft)
         self._write_all("INSERT OR REPLACE INTO fences", list(draft.fences.items()))
+        if draft.epoch:
+            write_meta(self._connection, "epoch", draft.epoch)
         for stream, through, state in draft.forgets:
             self._drop(stream, through, state)
         if draft.forgets:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from toolgate.access.audit import Trail
 from toolgate.core.errors import Conflict, Invalid
 from toolgate.journal.journal import Delete, Journal, Put, Row
 from toolgate.journal.paging import all_rows
@@ -44,7 +45,8 @@ class Agents:
     builtin: Mapping[str, Agent]
     reach: Callable[[External], Agent]
     seal: Seal  # rows hold tokens that must be sent as they are
-    learn: Callable[[str], object] = str  # a token, so that it is written down nowhere else
+    trail: Trail
+    learn: Callable[[str, str], object] = lambda _secret, _name: None  # a secret, and its name
     _known: dict[str, External] = field(default_factory=dict)
     _versions: dict[str, int] = field(default_factory=dict)  # of the rows that memory holds
 
@@ -69,7 +71,7 @@ class Agents:
             known = self._opened(row.value)
         return self.reach(known)
 
-    async def register(self, agent: External) -> None:
+    async def register(self, agent: External, *, by: str) -> None:
         """Add an external agent, or change it; a built-in one's name is taken."""
         if agent.agent_id in self.builtin:
             raise Conflict(f"agent {agent.agent_id} is built in")
@@ -80,12 +82,20 @@ class Agents:
         if agent.auth_token and "@" in urlsplit(agent.endpoint).netloc:
             why = "auth_token and a password in the endpoint: a request carries one of them"
             raise Invalid(why, field="auth_token")
-        self.learn(agent.auth_token)
+        self.learn(agent.auth_token, f"agent {agent.agent_id}")
         value = self.seal.close(msgspec.json.encode(agent))
         for attempt in range(1, ATTEMPTS + 1):
             expected = self._versions.get(agent.agent_id, 0)
             try:
-                await self.journal.commit(Put(AGENTS, agent.agent_id, value, expected))
+                await self.journal.commit(
+                    Put(AGENTS, agent.agent_id, value, expected),
+                    *self.trail.note(
+                        "agent.registered",
+                        actor=by,
+                        resource=("agent", agent.agent_id),
+                        metadata={"at": urlsplit(agent.endpoint).hostname or ""},
+                    ),
+                )
             except Conflict:
                 if attempt == ATTEMPTS:
                     raise
@@ -95,14 +105,17 @@ class Agents:
                 self._versions[agent.agent_id] = expected + 1
                 return
 
-    async def remove(self, agent_id: str) -> None:
+    async def remove(self, agent_id: str, *, by: str) -> None:
         """Raises UnknownAgent."""
         for attempt in range(1, ATTEMPTS + 1):
             row = await self._reload(agent_id)
             if row is None:
                 raise UnknownAgent(agent_id)
             try:
-                await self.journal.commit(Delete(AGENTS, agent_id, expected=row.version))
+                await self.journal.commit(
+                    Delete(AGENTS, agent_id, expected=row.version),
+                    *self.trail.note("agent.removed", actor=by, resource=("agent", agent_id)),
+                )
             except Conflict:
                 if attempt == ATTEMPTS:
                     raise
@@ -123,7 +136,7 @@ class Agents:
 
     def _keep(self, row: Row) -> None:
         agent = self._opened(row.value)
-        self.learn(agent.auth_token)
+        self.learn(agent.auth_token, f"agent {agent.agent_id}")
         self._known[agent.agent_id] = agent
         self._versions[agent.agent_id] = row.version
 

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 from weakref import WeakValueDictionary
@@ -16,6 +17,7 @@ from weakref import WeakValueDictionary
 import aiohttp
 import msgspec
 
+from toolgate.access.devices import Identity
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.enums import ApprovalStatus, Decision, RunStatus
@@ -31,6 +33,7 @@ from toolgate.runs.orchestrator import Accepted, Declined, Invocation, UnknownAg
 from toolgate.runs.remote import records as rows
 from toolgate.runs.remote.events import Garbage, batches, first_events, told_of
 from toolgate.runs.remote.records import RemoteRuns, RunRow, WaitingRow
+from toolgate.tools.approvals import HiddenArguments
 
 log = logging.getLogger(__name__)
 
@@ -338,7 +341,7 @@ class HttpOrchestrator:
         run_id: str,
         approve: bool,
         reason: str,
-        decided_by: str,
+        decided_by: Identity,
     ) -> Accepted:
         row, found = await self.runs.waiting(
             rows.APPROVALS, approval_id, session_id=session_id, run_id=run_id
@@ -352,7 +355,7 @@ class HttpOrchestrator:
             stands = await asyncio.shield(deciding)
             raise Conflict(f"approval {approval_id} is {stands.lower()} already")
         decision = Decision.APPROVE if approve else Decision.REJECT
-        body = wire.ApprovalDecide(decision, reason, decided_by)
+        body = wire.ApprovalDecide(decision, reason, decided_by.user)
         deciding = asyncio.create_task(self._decide(row, found, body))
         self._deciding[approval_id] = deciding
         deciding.add_done_callback(lambda _: self._deciding.pop(approval_id, None))
@@ -501,6 +504,11 @@ class HttpOrchestrator:
                 response.close()
         except NETWORK as failed:
             raise Unavailable("the orchestrator does not answer") from failed
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            log.error(
+                "orchestrator_refused status=401 set INTERNAL_TOKEN to the same value for ingress"
+                " and orchestrator"
+            )
         raise _refused(response.status, refusal)
 
     async def _json(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
@@ -563,6 +571,8 @@ def _refused(status: int, body: bytes) -> ToolgateError:
         return Unavailable(text)
     if code == wire.ErrorCode.UNKNOWN_AGENT:
         return _AgentUnknown(text)
+    if code == wire.ErrorCode.HIDDEN_ARGUMENTS:
+        return HiddenArguments(text)
     return _NotKnownThere(text) if status == 404 else Declined(text)
 
 

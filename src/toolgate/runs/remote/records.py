@@ -8,7 +8,7 @@ device; `due` is their deadline), `remote_approvals`, and `call_args` (see `runs
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -18,14 +18,17 @@ from toolgate.core.clock import Clock
 from toolgate.core.enums import RunStatus
 from toolgate.core.errors import Conflict, NotFound, ToolgateError
 from toolgate.core.tools import JsonValue
+from toolgate.core.visible import visible
 from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
 from toolgate.journal.paging import all_rows, newest_events
 from toolgate.journal.rows import ATTEMPTS, version_of
 from toolgate.runs import deliveries, records
 from toolgate.runs.deliveries import Delivery
-from toolgate.runs.originals import ARGS, CALL_ARGS, REDACTED_ARGS, Originals
+from toolgate.runs.originals import ARGS, CALL_ARGS, REDACTED_ARGS, SUMMARY, Originals
 from toolgate.runs.retention import Sweep
+from toolgate.secrets.approver_view import summary_of, with_texts
+from toolgate.secrets.redaction import UNCHECKED
 
 RUNS: Final = "remote_runs"
 OPEN: Final = "remote_open"
@@ -199,21 +202,38 @@ class RemoteRuns:
         self, run_id: str, told: Sequence[Delivery]
     ) -> tuple[Sequence[Delivery], list[Put]]:
         """The events as they are stored, and the sealed rows of arguments that redaction changed."""
-        if all(one.type != deliveries.TOOL_REQUEST for one in told):
+        if all(one.type not in ASKS for one in told):
             return told, []
         stored, sealed = list(told), list[Put]()
         for number, one in enumerate(told):
-            if one.type != deliveries.TOOL_REQUEST:
+            if one.type not in ASKS:
                 continue
-            members = dict(one.members)
-            args = members[ARGS]
-            members[ARGS] = self.redact_fields(members.pop(REDACTED_ARGS, args))
-            stored[number] = replace(one, members=members)
-            if members[ARGS] != args:
-                call_id = str(members["tool_call_id"])
-                expected = await version_of(self.journal, CALL_ARGS, call_id)
-                sealed.append(self.originals.put(call_id, run_id, args, expected=expected))
+            kept, original = self._redacted(one)
+            stored[number] = replace(one, members=kept)
+            if original is not None:
+                _, key = _asks_for(one)
+                expected = await version_of(self.journal, CALL_ARGS, key)
+                sealed.append(self.originals.put(key, run_id, original, expected=expected))
         return stored, sealed
+
+    def _redacted(self, asks: Delivery) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """The members to store, and what they lack: a call's arguments, or members of an approval."""
+        members = dict(asks.members)
+        given: dict[str, Any] = {name: members[name] for name in (ARGS, SUMMARY) if name in members}
+        if asks.type == deliveries.APPROVAL_REQUIRED:  # maybe of an orchestrator of another make
+            given = {name: with_texts(value, visible) for name, value in given.items()}
+        redacted = members.pop(REDACTED_ARGS, None)
+        kept = {**members, **given}
+        if ARGS in given:
+            kept[ARGS] = self.redact_fields(given[ARGS] if redacted is None else redacted)
+        if SUMMARY in given and redacted is not None:
+            kept[SUMMARY] = summary_of(str(members["tool_name"]), kept[ARGS])
+        elif SUMMARY in given:
+            clean = self.redact_fields({SUMMARY: given[SUMMARY]})
+            kept[SUMMARY] = clean.get(SUMMARY, UNCHECKED)
+        if all(kept[name] == given[name] for name in given):
+            return kept, None
+        return kept, given if asks.type == deliveries.APPROVAL_REQUIRED else given[ARGS]
 
     async def _waiting(self, run_id: str, run: RunRow, told: Delivery) -> list[Put]:
         collection, key = _asks_for(told)
@@ -259,8 +279,7 @@ class RemoteRuns:
             raise Conflict(f"{row.key} has ended already")
         settled = encode(msgspec.structs.replace(found, settled=True, verdict=verdict))
         operations: list[Operation] = [Put(row.collection, row.key, settled, expected=row.version)]
-        if row.collection == CALLS:
-            operations.append(Delete(CALL_ARGS, row.key))
+        operations.append(Delete(CALL_ARGS, row.key))
         await self.journal.commit(*operations)
         self.originals.follow(operations)
 

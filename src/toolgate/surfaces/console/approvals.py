@@ -7,18 +7,16 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 
-from toolgate.core.errors import Damaged, NotFound
+from toolgate.access.devices import AT_CONSOLE
 from toolgate.surfaces.console.context import (
     COUNTED,
-    OPERATOR,
     Answer,
     ConsoleContext,
     body_of,
     is_run,
 )
 from toolgate.tools import approval_records as kept
-from toolgate.tools.approvals import Approval
-from toolgate.tools.responses import Artifact, refs_of
+from toolgate.tools.approvals import Approval, Question
 
 SHOWN: Final = 200  # of those that wait, the oldest: each with its whole call
 RECENT: Final = 50
@@ -49,7 +47,15 @@ def shown_approval(approval: Approval) -> dict[str, Any]:
         "note": approval.note,
         "run_id": approval.run_id,
         "session": approval.session,
+        "target": approval.target,
+        "user": approval.user,
+        "hidden": approval.hidden,
+        "revealed": bool(approval.revealed_by),
     }
+
+
+def _asked(asked: Question) -> dict[str, Any]:
+    return {**shown_approval(asked.approval), "summary": asked.summary, "args": asked.args}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +86,26 @@ class ApprovalPages:
         approval = await self.context.approvals.get(request.path_params["id"])
         return {"now": self.context.clock.now_ms(), **await self._with_call(approval)}
 
+    async def reveal(self, request: Request) -> Answer:
+        """The arguments with what is hidden in them; this goes on record."""
+        return _asked(
+            await self.context.gate.reveal_approval(
+                request.path_params["id"], by=AT_CONSOLE.principal
+            )
+        )
+
     async def decide(self, request: Request) -> Answer:
         word = await body_of(request, Word)
         approval = await self.context.approvals.get(request.path_params["id"])
         await self.context.gate.decide_approval(
-            approval.approval_id, approve=word.approve, decided_by=OPERATOR, reason=word.reason
+            approval.approval_id, approve=word.approve, decided_by=AT_CONSOLE, reason=word.reason
         )
         return shown_approval(await self.context.approvals.get(approval.approval_id))
 
     async def _with_call(self, approval: Approval) -> dict[str, Any]:
-        """The approval, with the call exactly as it was asked for except its secrets."""
-        (ref,) = refs_of(approval.request_id, [Artifact.REQUEST])
-        try:
-            call = msgspec.json.decode(await self.context.evidence.fetch(ref))
-        except (NotFound, Damaged, msgspec.DecodeError):
-            call = None
-        return {**await self._shown(approval), "call": call}
+        """The approval, with the call as an approver sees it."""
+        asked = await self.context.approvals.question(approval)
+        return {**_asked(asked), "run_id": (await self._shown(approval))["run_id"]}
 
     async def _shown(self, approval: Approval) -> dict[str, Any]:
         """The approval, with its run only if that has a page."""

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from starlette.requests import Request
 
+from toolgate.access.devices import AT_CONSOLE
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Invalid
@@ -22,7 +23,7 @@ from toolgate.runs.runs import Runs
 from toolgate.tools.approval_records import Approvals
 from toolgate.tools.outcomes import ToolGate
 
-OPERATOR: Final = "operator"  # the name under which the console decides and is audited
+OPERATOR: Final = AT_CONSOLE.name
 COUNTED: Final = 1_000_000  # approvals that wait: all of them, so that a number is true
 
 S = TypeVar("S")
@@ -31,7 +32,7 @@ Handle = Callable[[Request], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
-class ChatDoor:
+class ChatAddress:
     """Where clients of this installation connect, and with which key."""
 
     port: int
@@ -50,7 +51,7 @@ class ConsoleContext:
     journal: Journal
     bus: Bus
     clock: Clock
-    chat: ChatDoor
+    chat: ChatAddress
     run_summary: Callable[[RunLine], Any]  # a run as the gateway shows it
 
 

@@ -58,6 +58,7 @@ class Console:
             ),
             Route(f"{API}/live", self._guard.signed_in(self.live.stream, stream=True)),
             Route(STATIC + "{path:path}", pages.static, methods=["GET"]),
+            Route("/", self._home, methods=["GET"]),
             Route(f"{BASE}/", self._home, methods=["GET"]),
             Route(BASE, pages.page, methods=["GET"]),
             Route(API + "/{path:path}", self._guard.open(self._unknown)),
@@ -75,6 +76,7 @@ class Console:
             ("GET", "/approvals", approvals.listed),
             ("GET", "/approvals/{id}", approvals.one),
             ("POST", "/approvals/{id}/decide", approvals.decide),
+            ("POST", "/approvals/{id}/reveal", approvals.reveal),
         )
 
     def _open_routes(self) -> Sequence[Route]:

@@ -11,8 +11,9 @@ from msgspec import UNSET, UnsetType
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import given, to_iso_ms
 from toolgate.core.clock import Clock
+from toolgate.core.enums import CommandKind, Level
 from toolgate.core.errors import Invalid
-from toolgate.core.tools import Caller, ToolRequest
+from toolgate.core.tools import Caller, CommandScope, ToolRequest
 from toolgate.evidence.evidence import Evidence, Scalar
 from toolgate.journal.journal import Journal, Operation
 from toolgate.tools.engine import Update, no_update
@@ -139,4 +140,5 @@ def _tool_request(given_request: wire.RunToolRequest, caller: Caller) -> ToolReq
         run_id=given(ctx.run_id, ""),
         step_id=given(ctx.step_id, ""),
         policy_ref=given(ctx.policy_ref, wire.DEFAULT_POLICY_REF),
+        scope=CommandScope((CommandKind.TOOL,), Level.READ) if caller.device else None,
     )

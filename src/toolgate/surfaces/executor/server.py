@@ -5,7 +5,7 @@ The routes are mounted on the gateway's port. Who asks is known by the bearer, n
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from starlette.applications import Starlette
@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from toolgate.access.devices import Identity, Who
+from toolgate.commands.plans import caller_of
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.errors import Refused, ToolgateError
@@ -23,6 +25,7 @@ from toolgate.surfaces.executor.local import LocalExecutor
 
 log = logging.getLogger(__name__)
 
+Authenticate = Callable[[str], Identity]
 Keep = Callable[[bytes], Awaitable[wire.StoredArtifact]]
 
 LARGEST_UPLOAD: Final = 32 * 1024 * 1024  # of a file that is kept (tools/files.py)
@@ -36,7 +39,7 @@ class ExecutorApi:
     """`keep` takes in a file for later tool calls; without it there is no such route."""
 
     executor: LocalExecutor
-    token: str
+    authenticate: Authenticate
     keep: Keep | None = None
 
     def app(self) -> Starlette:
@@ -57,8 +60,10 @@ class ExecutorApi:
 
         async def answer(request: Request) -> Response:
             try:
-                if not self.token or not asgi.same_secret(asgi.bearer(request), self.token):
-                    raise Refused("the bearer token is missing or wrong")
+                identity = self.authenticate(asgi.bearer(request))
+                if identity.who is not Who.EXECUTOR and request.url.path != wire.RUN_PATH:
+                    raise Refused("this needs the executor's token")
+                request.state.caller = identity
                 return await endpoint(request)
             except UNREADABLE as unreadable:
                 return _refusal(wire.ErrorCode.INVALID_REQUEST, str(unreadable))
@@ -71,11 +76,17 @@ class ExecutorApi:
 
     async def _run(self, request: Request) -> Response:
         asked = wire.decode_request(await asgi.read_body(request))
+        executor = self._executor_of(request.state.caller)
         if wants_events(request.headers.get("accept", "")):
-            return await Followed.begin(self.executor, asked, request.receive)
-        response = await self.executor.run_tool(asked)
+            return await Followed.begin(executor, asked, request.receive)
+        response = await executor.run_tool(asked)
         denied = response.policy_check.decision is wire.Decision.DENY
         return asgi.Json(response, status_code=403 if denied else 200)
+
+    def _executor_of(self, identity: Identity) -> LocalExecutor:
+        if identity.who is Who.EXECUTOR:
+            return self.executor
+        return replace(self.executor, caller=caller_of(identity, level=identity.scope.tools))
 
     async def _artifact(self, request: Request) -> Response:
         ref = request.query_params.get("ref", "")

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec import UNSET
 
-from toolgate.access.devices import Identity, Who
-from toolgate.access.refusals import Forbidden
 from toolgate.commands.answers import Code, Problem, Result
-from toolgate.commands.planners.tool import LevelOf
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import MAX_INT
 from toolgate.core.clock import Clock
-from toolgate.core.enums import ApprovalStatus, Decision, Level
+from toolgate.core.enums import ApprovalStatus, Decision
 from toolgate.http.bodies import check_id
 from toolgate.journal.journal import Journal
 from toolgate.journal.paging import all_rows, newest_events
@@ -31,8 +29,10 @@ from toolgate.tools.approval_records import COLLECTION as APPROVALS
 from toolgate.tools.approval_records import OPEN as OPEN_APPROVALS
 from toolgate.tools.approval_records import STREAM as APPROVALS_STREAM
 from toolgate.tools.approval_records import decode as decode_approval
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approvals import Approval, Question
 from toolgate.tools.outcomes import ToolGate
+
+PAGE_CHARACTERS: Final = 4 << 20  # of the calls on a page, which are shown whole; at least one is
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,6 @@ class ApprovalRoutes:
     gate: ToolGate
     journal: Journal
     clock: Clock
-    level_of: LevelOf
 
     def routes(self) -> Sequence[Route]:
         return (
@@ -82,6 +81,16 @@ class ApprovalRoutes:
                 takes=wire.ApprovalDecide,
                 statuses=(200, 404),
             ),
+            Route(
+                "POST",
+                "/approvals/{approvalId}/reveal",
+                Access.OPERATOR,
+                "One approval with its hidden characters; this goes on record.",
+                self._reveal,
+                wire.ApprovalSummary,
+                v2="approvals.reveal",
+                statuses=(200, 404),
+            ),
         )
 
     async def _list(self, call: Call) -> Result:
@@ -94,15 +103,26 @@ class ApprovalRoutes:
         else:
             before = whole(call.query, "cursor", default=0, least=1, most=MAX_INT)
             found = await self._asked(before or None, status, limit + 1)
-        page = wire.ApprovalPage(
-            items=[_approval(one) for _, one in found[:limit]],
-            next_cursor=found[limit - 1][0] if len(found) > limit else UNSET,
-        )
-        return Result(page)
+        items: list[wire.ApprovalSummary] = []
+        size = 0
+        for _, one in found[:limit]:
+            asked = await self.approvals.question(one)
+            size += len(asked.summary)
+            if items and size > PAGE_CHARACTERS:
+                break
+            items.append(_approval(asked))
+        has_more = len(found) > len(items)
+        return Result(wire.ApprovalPage(items, found[len(items) - 1][0] if has_more else UNSET))
 
     async def _get(self, call: Call) -> Result:
         approval_id = check_id("approvalId", call.path["approvalId"])
-        return Result(_approval(await self.approvals.get(approval_id)))
+        return Result(_approval(await self.gate.approval(approval_id)))
+
+    async def _reveal(self, call: Call) -> Result:
+        approval_id = check_id("approvalId", call.path["approvalId"])
+        return Result(
+            _approval(await self.gate.reveal_approval(approval_id, by=call.caller.principal))
+        )
 
     async def _waiting(self, cursor: str) -> list[tuple[str, Approval]]:
         """The approvals that wait, each with its cursor."""
@@ -140,31 +160,26 @@ class ApprovalRoutes:
     async def _decide(self, call: Call) -> Result:
         wanted: wire.ApprovalDecide = call.body
         approval_id = check_id("approvalId", call.path["approvalId"])
-        approval = await self.approvals.get(approval_id)
-        self._check(call.caller, approval)
         await self.gate.decide_approval(
             approval_id,
             approve=wanted.decision is Decision.APPROVE,
-            decided_by=call.caller.name,
+            decided_by=call.caller,
             reason=wanted.reason,
         )
-        return Result(_approval(await self.approvals.get(approval_id)))
-
-    def _check(self, identity: Identity, approval: Approval) -> None:
-        """Refuse a device that decides a call above its own level."""
-        if identity.who is Who.OPERATOR:
-            return
-        level = self.level_of(approval.tool) or Level.WRITE
-        if level.rank > identity.scope.tools.rank:
-            raise Forbidden(f"{approval.tool} is of level {level}, above this device's own")
+        return Result(_approval(await self.gate.approval(approval_id)))
 
 
-def _approval(approval: Approval) -> wire.ApprovalSummary:
+def _approval(asked: Question) -> wire.ApprovalSummary:
+    approval = asked.approval
     return wire.ApprovalSummary(
         approval_id=approval.approval_id,
         tool=approval.tool,
-        args_summary=approval.summary,
+        args_summary=asked.summary,
+        args=UNSET if asked.args is None else asked.args,
+        target_id=approval.target or UNSET,
         status=approval.status,
+        hidden=approval.hidden,
+        revealed=bool(approval.revealed_by),
         created_at=approval.asked_at,
         expires_at=approval.expires_at,
         asked_by=approval.asked_by[0] if approval.asked_by else "",

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from toolgate.access.audit import EvidenceRecords as Evidence
+from toolgate.access.audit import Records as Evidence
+from toolgate.access.authentication import Authenticator
 from toolgate.access.pairing import PAIRINGS, Pairing
 from toolgate.access.rate_limits import RATES, RateLimits
 from toolgate.access.ratelimit import Rate
@@ -79,7 +80,7 @@ class Foundations:
     level_of: LevelOf
     runs: Runs
     upstreams: Upstreams
-    registry: Registry
+    authenticator: Authenticator
     sign_in: SignIn
     limits: CapabilityLimits
     wake_at: Callable[[int], None]
@@ -144,7 +145,8 @@ class Assembled:
 
 def assemble(on: Foundations, options: Options) -> Assembled:
     revocations = Revocations(on.journal, on.clock, on.runs, on.wake_at)
-    registry, capabilities, rates = on.registry, on.limits.capabilities, on.limits.rates
+    authenticator, registry = on.authenticator, on.authenticator.registry
+    capabilities, rates = on.limits.capabilities, on.limits.rates
     registry.subscribe(revocations.end_runs)
     pairing = Pairing(on.journal, on.clock, registry, on.audit, on.evidence, options.auto_approve)
     rows = Rows(on.seal, on.owner)
@@ -190,12 +192,12 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *status.routes(),
             *events.routes(),
             *PairingRoutes(pairing).routes(),
-            *TokenRoutes(registry, on.audit).routes(),
+            *TokenRoutes(registry, on.clock, on.audit).routes(),
             *CommandRoutes(states, registry).routes(),
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,
         ),
-        doors=Doors(registry, pairing, on.sign_in, options.hosts),
+        doors=Doors(authenticator, pairing, on.sign_in, options.hosts),
         commands=commands,
         events=events,
         trail=on.audit,

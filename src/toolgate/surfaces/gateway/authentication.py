@@ -6,7 +6,8 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
-from toolgate.access.devices import OPERATOR, Contact, Identity, Who
+from toolgate.access.authentication import Authenticator
+from toolgate.access.devices import AT_CONSOLE, NAMED, Contact, Identity, Who
 from toolgate.access.pairing import Pairing
 from toolgate.access.refusals import AuthRequired, Forbidden
 from toolgate.access.registry import Credentials, Registry
@@ -24,10 +25,10 @@ AUTHORIZATION: Final = wire.HEADER_AUTHORIZATION.lower().encode()
 RawHeaders = Mapping[bytes, bytes]
 
 _BEARERS: Final = {  # which tokens of an Authorization header open what
-    Access.CALLER: frozenset({Who.SERVICE}),
-    Access.READER: frozenset({Who.SERVICE, Who.OPERATOR}),
+    Access.CALLER: NAMED,
+    Access.READER: NAMED | {Who.OPERATOR},
     Access.TRUSTED: frozenset({Who.SERVICE, Who.OPERATOR}),
-    Access.APPROVER: frozenset({Who.SERVICE, Who.OPERATOR}),
+    Access.APPROVER: NAMED | {Who.OPERATOR},
     Access.OPERATOR: frozenset({Who.OPERATOR}),
 }
 _FOR_DEVICES: Final = frozenset({Access.CALLER, Access.READER, Access.APPROVER})
@@ -46,10 +47,14 @@ def text(headers: RawHeaders, name: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    registry: Registry
+    authenticator: Authenticator
     pairing: Pairing
     sign_in: SignIn
     hosts: frozenset[str]  # names besides this machine's own that requests may be for
+
+    @property
+    def registry(self) -> Registry:
+        return self.authenticator.registry
 
     def is_ours(self, host: str) -> bool:
         """Whether a Host header names us: a foreign page that rebinds its name's address does not.
@@ -86,7 +91,7 @@ class Doors:
         if "authorization" in headers or not self.sign_in.has_session(headers):
             return None
         check_own_page(headers, changes=scope["method"] not in SAFE_METHODS)
-        return OPERATOR
+        return AT_CONSOLE
 
     async def identify(
         self, credentials: Credentials, access: Access, *, ip: str, user_agent: str
@@ -95,16 +100,16 @@ class Doors:
         if access is Access.ANYONE:
             return None
         if credentials.bearer:
-            return self._allowed(self.registry.bearer_of(credentials.bearer), access)
+            return self._allowed(self.authenticator.bearer(credentials.bearer), access)
         if access not in _FOR_DEVICES:
             raise AuthRequired("this needs the operator's token")
         if not credentials.device_id:
             raise AuthRequired("X-Device-Id is required")
         if not credentials.device_token:
-            self.registry.check_gateway_token(credentials.gateway_token)
+            self.authenticator.check_gateway_token(credentials.gateway_token)
             device_id = check_id(wire.HEADER_DEVICE_ID, credentials.device_id)
             raise await self.pairing.knock(Contact(device_id, ip, user_agent))
-        return self._allowed(self.registry.device_of(credentials), access)
+        return self._allowed(self.authenticator.device(credentials), access)
 
     def allow(self, identity: Identity, access: Access) -> None:
         """For one who is known already; raises AuthRequired or Forbidden."""
@@ -117,7 +122,9 @@ class Doors:
     def _allowed(self, identity: Identity, access: Access) -> Identity:
         if identity.who is not Who.DEVICE and identity.who not in _BEARERS[access]:
             if access is Access.CALLER:
-                raise AuthRequired("commands are a device's: X-Device-Id and X-Device-Token")
+                raise AuthRequired(
+                    "commands need a device's token (X-Device-Id, X-Device-Token) or a named one as bearer"
+                )
             raise Forbidden("this needs the operator's token")
         if access is Access.APPROVER and not identity.scope.approve:
             raise Forbidden("this needs the operator's token, or the scope to approve")

@@ -52,7 +52,7 @@ def event_of(event: Event) -> wire.Event:
         status=told["status"],
         source=told["source"],
         message=told["message"],
-        duration_ms=told.get("durationMs", msgspec.UNSET),
+        duration_ms=told.get("durationMs", 0),
         metadata=told.get("metadata", {}),
     )
 
@@ -69,7 +69,7 @@ def shown_to(reader: Identity, events: Iterable[wire.Event]) -> list[wire.Event]
 
 
 def schedule_event(
-    kind: str, name: str, *, status: str, duration_ms: int | None, text: str = ""
+    kind: str, name: str, *, status: str, duration_ms: int, text: str = ""
 ) -> Append:
     """A step of the heartbeat or of a cron entry; `text` says why it failed or what it waits for."""
     return gateway_event(

@@ -1,5 +1,7 @@
 """An app that is served beside the contract's routes (MCP), behind the same authentication."""
 
+from typing import Final
+
 from starlette.authentication import SimpleUser
 from starlette.responses import Response
 
@@ -14,9 +16,13 @@ from toolgate.http.traces import trace_id_of
 from toolgate.surfaces.gateway.authentication import Doors, text
 from toolgate.surfaces.gateway.routes import Access
 
+REMEDY: Final = (
+    "`toolgate token make NAME --kind agent --tools write --mcp` prints one of the client's own"
+)
+
 
 class Guarded:
-    """An app that only a device with the `mcp` scope, a service or the operator gets to.
+    """An app for devices and named tokens with the `mcp` scope.
 
     It finds who asks in the scope: the name as `user`, the gate's caller as CALLER. It is cut off
     when that one is revoked.
@@ -73,8 +79,11 @@ class Guarded:
             user_agent=text(headers, b"user-agent"),
         )
         assert identity is not None, "only what is open to anyone has no identity"
-        if identity.who is Who.DEVICE and not identity.scope.mcp:
-            raise Forbidden("this device may not use MCP; approve it with the scope mcp")
+        if identity.who is Who.OPERATOR:
+            raise Forbidden(f"the operator's token is not for MCP clients: {REMEDY}")
+        if not identity.scope.mcp:
+            remedy = "approve it with the scope mcp" if identity.who is Who.DEVICE else REMEDY
+            raise Forbidden(f"{identity.name} may not use MCP: {remedy}")
         return identity
 
 

@@ -37,10 +37,12 @@ _MEANINGS: Final = {
     410: "The cursor is dead.",
     413: "Larger than 1 MB.",
     429: "Too many commands.",
-    500: "The gateway or what it called failed.",
+    500: "The gateway failed.",
     501: "Nothing here does that.",
+    502: "A host, server or runner that it called failed.",
+    503: "It cannot write to its disk.",
 }
-COMMAND_STATUSES: Final = (200, 202, 400, 401, 403, 409, 413, 429, 500, 501)
+COMMAND_STATUSES: Final = (200, 202, 400, 401, 403, 409, 413, 429, 500, 501, 502, 503)
 
 
 def document(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def _statuses(route: Route) -> list[int]:
         found.add(400)
     if route.access in (Access.CALLER, Access.READER, Access.APPROVER):
         found.add(429)  # too many devices wait to be paired
-    return sorted(found | {500})
+    return sorted(found | {500, 503})
 
 
 def _response(

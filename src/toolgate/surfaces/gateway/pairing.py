@@ -1,17 +1,19 @@
 """`/pairing/*` and `/tokens`: who may come in. For the operator alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from toolgate.access.audit import Trail
-from toolgate.access.devices import Scope, Service
+from toolgate.access.devices import Scope, Service, Who
 from toolgate.access.pairing import Pairing
 from toolgate.access.registry import Registry
 from toolgate.commands.answers import Extra, Result
 from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import given
+from toolgate.core.clock import Clock
 from toolgate.core.tools import JsonValue
 from toolgate.http.bodies import check_id
 from toolgate.journal.journal import Operation
@@ -97,9 +99,10 @@ class PairingRoutes:
 
 @dataclass(frozen=True, slots=True)
 class TokenRoutes:
-    """Service tokens, for scripts."""
+    """Named tokens, of users, agents and services."""
 
     registry: Registry
+    clock: Clock
     trail: Trail
 
     def routes(self) -> Sequence[Route]:
@@ -108,7 +111,7 @@ class TokenRoutes:
                 "GET",
                 "/tokens",
                 Access.OPERATOR,
-                "The service tokens that there are, without themselves.",
+                "The named tokens that there are, without themselves.",
                 self._list,
                 wire.ServiceTokens,
             ),
@@ -116,7 +119,7 @@ class TokenRoutes:
                 "POST",
                 "/tokens",
                 Access.OPERATOR,
-                "Make a service token, or another in the place of one.",
+                "Make a named token, or another in the place of one.",
                 self._make,
                 wire.ServiceToken,
                 takes=wire.ServiceTokenMake,
@@ -125,7 +128,7 @@ class TokenRoutes:
                 "DELETE",
                 "/tokens/{name}",
                 Access.OPERATOR,
-                "End a service token, at once.",
+                "Revoke a named token, at once.",
                 self._end,
                 wire.ServiceToken,
                 statuses=(200, 404),
@@ -139,9 +142,19 @@ class TokenRoutes:
         wanted: wire.ServiceTokenMake = call.body
         name = check_id("name", wanted.name)
         scope = Scope() if isinstance(wanted.scope, UnsetType) else scope_in(wanted.scope)
-        granted: dict[str, JsonValue] = {"scope": msgspec.to_builtins(scope)}
+        kind, lasts_ms = Who(wanted.kind), given(wanted.expires_in_ms, 0)
+        expires_at = self.clock.now_ms() + lasts_ms if lasts_ms else 0
+        if kind is Who.USER:  # a person who talks to agents is what the kind is for
+            scope = replace(scope, agent=True)
+        granted: dict[str, JsonValue] = {
+            "kind": kind,
+            "scope": msgspec.to_builtins(scope),
+            "expiresAt": expires_at or None,
+        }
         note = self._note("token.made", call, name, metadata=granted)
-        token = await self.registry.add_service(name, scope, also=note)
+        token = await self.registry.add_service(
+            name, scope, kind=kind, expires_at=expires_at, also=note
+        )
         return Result(_token(self.registry.service(name), token))
 
     async def _end(self, call: Call) -> Result:
@@ -163,5 +176,7 @@ def _token(service: Service, token: str = "") -> wire.ServiceToken:
         name=service.name,
         scope=scope_out(service.scope),
         made_at=service.made_at,
+        kind=wire.NamedKind(service.kind),
+        expires_at=service.expires_at or UNSET,
         token=token or UNSET,
     )

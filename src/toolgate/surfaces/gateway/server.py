@@ -36,9 +36,9 @@ from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.clock import Clock
 from toolgate.core.concurrency import Stopped, unless
 from toolgate.core.enums import CommandKind
-from toolgate.core.errors import Invalid, ToolgateError
+from toolgate.core.errors import Invalid, NotFound, ToolgateError
 from toolgate.http import asgi
-from toolgate.http.bodies import canonical
+from toolgate.http.bodies import parse
 from toolgate.http.traces import trace_id_of
 from toolgate.journal.journal import Journal
 from toolgate.surfaces.gateway.authentication import Doors, RawHeaders, text
@@ -50,7 +50,7 @@ from toolgate.surfaces.gateway.v2 import SocketDoor, Verify
 
 log = logging.getLogger(__name__)
 
-REFUSALS_WRITTEN: Final = Rate(60)  # audit rows a minute for what an address is refused unknown
+UNREAD_WRITTEN: Final = Rate(60)  # audit rows a minute for commands of a caller that cannot be read
 _JSON: Final = (b"content-type", b"application/json")
 _NAMES: Final = {name: name.lower().encode() for name in wire.HEADERS}
 _KEY: Final = _NAMES[wire.HEADER_IDEMPOTENCY_KEY]
@@ -84,6 +84,8 @@ class Table:
         by_method = self._exact.get(path, {})
         if (route := by_method.get(method)) is not None:
             return Found(route, {})
+        if method == "POST" and path.startswith("/command/"):  # no id, but an unknown type
+            raise NotFound("command type", path.removeprefix("/command/")[:80])
         known = set(by_method)
         raw = raw_path.decode("latin-1")  # where a slash within a name is still told apart
         for pattern, candidates in self._patterns:  # a name may be as a route's own word
@@ -135,7 +137,7 @@ class Gateway:
             routes={route.v2: route for route in routes if route.v2},
             answer=self.call,
         )
-        self._refused: dict[str, float] = {}
+        self._unread: dict[str, float] = {}
         self._document: bytes | None = None
         self._docs: str | None = None
 
@@ -176,13 +178,13 @@ class Gateway:
     async def _command(
         self, kind: CommandKind, headers: RawHeaders, scope: asgi.Scope, receive: asgi.Receive
     ) -> Reply:
+        identity = await self._identify(Access.CALLER, headers, scope)
+        assert identity is not None
         try:
-            identity = await self._identify(Access.CALLER, headers, scope)
             raw = await self._body_of(Access.CALLER, headers, scope, receive)
         except EXPECTED as refusal:
-            await self._note_refusal(kind, headers, scope, refusal)
+            await self._note_unread(kind, identity, refusal)
             raise
-        assert identity is not None
         return await self.commands.post(
             RawCommand(
                 kind=kind,
@@ -206,27 +208,20 @@ class Gateway:
             await self._identify(access, headers, scope)
         return raw
 
-    async def _note_refusal(
-        self, kind: CommandKind, headers: RawHeaders, scope: asgi.Scope, refusal: Exception
-    ) -> None:
-        """A row for a command of someone unknown; so many a minute, or the disk is theirs."""
-        ip = _ip(scope)
-        if len(self._refused) > 10_000:
-            self._refused.clear()
+    async def _note_unread(self, kind: CommandKind, identity: Identity, refusal: Exception) -> None:
+        """A row for a command whose body cannot be read; so many a minute, or the disk fills."""
         now = self._clock.now_ms()
-        spent = spend(REFUSALS_WRITTEN, self._refused.get(ip, 0.0), now=now)
-        self._refused[ip] = spent.tat
+        spent = spend(UNREAD_WRITTEN, self._unread.get(identity.name, 0.0), now=now)
+        self._unread[identity.name] = spent.tat
         if not spent.allowed:
             return
-        device = text(headers, b"x-device-id")[:256]
         note = self._trail.note(
             f"command.{kind}",
-            actor=device or "unknown",
+            actor=identity.name,
             metadata={
-                "deviceId": device,
+                "deviceId": identity.name,
                 "decision": "deny",
                 "code": problem_of(refusal).code,
-                "ip": ip,
             },
         )
         try:
@@ -262,7 +257,7 @@ class Gateway:
         body = None
         if found.route.takes is not None:
             raw = await self._body_of(found.route.access, dict(scope["headers"]), scope, receive)
-            canonical(raw)
+            parse(raw)
             body = decode(raw, found.route.takes)
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         answering = self.call(

@@ -20,7 +20,7 @@ from toolgate.tools.targets.targets import Change, Target
 class TargetRoutes:
     targets: Targets
     trail: Trail
-    learn: Callable[[str], None]  # a secret that must not be written down anywhere
+    learn: Callable[[str, str], object]  # a secret that must not be written down, and its name
 
     def routes(self) -> Sequence[Route]:
         path = "/execution-targets/{targetId}"
@@ -78,7 +78,7 @@ class TargetRoutes:
         target_id = _target_id(call)
         token = _given(wanted.auth_token)
         if token:
-            self.learn(token)
+            self.learn(token, f"target {target_id}")
         change = Change(
             tenant=_given(wanted.tenant_id),
             workspace=_given(wanted.workspace_id),

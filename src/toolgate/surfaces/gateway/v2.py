@@ -25,7 +25,7 @@ from toolgate.contracts.wire import MAX_ID_CHARS, UNREADABLE, given
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Invalid
 from toolgate.http import asgi
-from toolgate.http.bodies import canonical, check_id
+from toolgate.http.bodies import check_id, parse
 from toolgate.surfaces.gateway.authentication import Doors, text
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.routes import Call, Route
@@ -180,7 +180,7 @@ class _Connection:
     async def _prove(self, frame: wire.Connect, nonce: str) -> Identity:
         """Raises AuthRequired or InvalidToken."""
         registry, auth = self.door.registry, frame.auth
-        registry.check_gateway_token(self.credentials.gateway_token)
+        self.door.doors.authenticator.check_gateway_token(self.credentials.gateway_token)
         device_id = check_id("deviceId", frame.device_id)
         if given(frame.challenge, nonce) != nonce:
             raise InvalidToken("the challenge is another's")
@@ -205,16 +205,16 @@ class _Connection:
         raise await self.door.doors.pairing.knock(contact)
 
     def _by_token(self, device_id: str, token: str) -> Identity:
-        registry = self.door.registry
-        if registry.device(device_id) is None:
+        authenticator = self.door.doors.authenticator
+        if self.door.registry.device(device_id) is None:
             with contextlib.suppress(InvalidToken):
-                return registry.bearer_of(token)
+                return authenticator.bearer(token)
         given_token = Credentials(
             device_id=device_id,
             device_token=token,
             gateway_token=self.credentials.gateway_token,
         )
-        return registry.device_of(given_token)
+        return authenticator.device(given_token)
 
     async def _read(self, identity: Identity) -> None:
         while True:
@@ -322,7 +322,7 @@ class _Connection:
             raise _Unreadable(Invalid("frames are text"), b"")
         content = raw.encode("utf-8", "surrogatepass")
         try:
-            canonical(content)
+            parse(content)
             frame: wire.Connect | wire.Req = wire.decode_client_frame(content)
         except EXPECTED as unreadable:
             raise _Unreadable(unreadable, content) from unreadable

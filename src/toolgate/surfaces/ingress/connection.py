@@ -5,6 +5,7 @@ the pace of its reader). It begins by catching up, and goes back to it when its 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from picows import (
     WSTransport,
 )
 
+from toolgate.access.authentication import Authenticator
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode, ConnectionState, ErrorCode
 from toolgate.core.clock import Clock
@@ -58,8 +60,7 @@ CLOSING_S: Final = 1.0  # how long the other side may take to answer a close
 
 
 @dataclass(frozen=True, slots=True)
-class IngressOptions:
-    api_key: str
+class Options:
     max_message_bytes: int
     write_wait_ms: int
     hello_wait_ms: int = wire.HELLO_WAIT_MS
@@ -72,12 +73,15 @@ class IngressOptions:
 class Parts(Protocol):
     """The objects that all connections share."""
 
-    options: IngressOptions
+    options: Options
+    authenticator: Authenticator
     hub: Hub
     sessions: Sessions
     journal: Journal
     orchestrator: Orchestrator
     clock: Clock
+
+    def refused(self, address: str, path: str, /) -> None: ...
 
     def joined(self, connection: "Connection") -> None: ...
 
@@ -91,7 +95,7 @@ class Connection(WSListener):
         self.pinged_at = self.ponged_at
         self.tools: tuple[Tool, ...] = ()
         self._parts = parts
-        self._conversation = Conversation(api_key=parts.options.api_key)
+        self._conversation = Conversation(parts.authenticator.client)
         self._transport: WSTransport | None = None
         self._inbox: deque[bytes | None] = deque()  # None stands for a binary message
         self._begun: bytearray | None = None  # a message of which more fragments are to come
@@ -112,6 +116,8 @@ class Connection(WSListener):
         self._missed_source = ""
         self._unanswered_ping: bytes | None = None
         self._invoking: set[asyncio.Task[None]] = set()
+        self._watch = contextlib.ExitStack()
+        self._cutting: asyncio.Task[None] | None = None
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
@@ -156,8 +162,10 @@ class Connection(WSListener):
             if deadline is not None:
                 deadline.cancel()
         # What it said before it left is done to its end: half of a command is worse than none.
-        if self._reader is not None:
-            self._reader.cancel()
+        for task in (self._reader, self._cutting):
+            if task is not None:
+                task.cancel()
+        self._watch.close()
         self._leave()
 
     def pause_writing(self) -> None:
@@ -208,6 +216,9 @@ class Connection(WSListener):
         if transport is None or self._closing:
             return
         self._closing = True
+        if code is CloseCode.UNAUTHENTICATED:
+            peer = transport.underlying_transport.get_extra_info("peername")
+            self._parts.refused(str(peer[0]) if peer else "", "/ws")
         self._conversation.state = ConnectionState.CLOSED
         self.fall_behind()
         if self._reader is not None and self._reader is not asyncio.current_task():
@@ -309,11 +320,12 @@ class Connection(WSListener):
         await asyncio.wait({invoking}, timeout=None if len(self._invoking) > INBOX else SLOW_S)
 
     async def _carry_out(self, message: Command) -> None:
+        assert self._conversation.identity is not None
         answer = await dispatch(
             message,
             self._parts.orchestrator,
             session_id=self._conversation.session_id,
-            user_id=self._conversation.user_id,
+            identity=self._conversation.identity,
             clock=self._parts.clock,
         )
         if not isinstance(answer, str):
@@ -326,6 +338,7 @@ class Connection(WSListener):
         parts = self._parts
         if self._too_many(hello.user_id):
             return
+        self._watch_key()
         last_seq = None if isinstance(hello.last_seq, msgspec.UnsetType) else hello.last_seq
         try:
             opening = await parts.sessions.open(
@@ -350,6 +363,20 @@ class Connection(WSListener):
             self._hello_due.cancel()
             self._hello_due = None
         await self._begin(opening)
+
+    def _watch_key(self) -> None:
+        """Close the connection when its named token is revoked or expires."""
+        identity = self._conversation.identity
+        if identity is None or identity.via or self._cutting is not None:
+            return
+        registry = self._parts.authenticator.registry
+        cut = self._watch.enter_context(registry.watch(identity.name))
+
+        async def close_when_cut() -> None:
+            await cut.wait()
+            self.close(CloseCode.UNAUTHENTICATED, "the key was revoked or has expired")
+
+        self._cutting = asyncio.create_task(close_when_cut())
 
     def _join(self, opening: Opening) -> bool:
         """Join the session's channel, so that no event is missed; False if the connection has ended."""

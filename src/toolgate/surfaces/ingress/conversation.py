@@ -3,10 +3,12 @@
 Text and `now` in, effects out; no socket, no task, no journal.
 """
 
-import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
+from toolgate.access.devices import Identity
+from toolgate.access.refusals import InvalidToken
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode, ConnectionState, ErrorCode
 from toolgate.contracts.wire import UNREADABLE, field_of
@@ -42,13 +44,16 @@ class Forward:
 Effect = Send | Close | Open | Forward
 
 
+Authenticate = Callable[[str, str], Identity]  # user_id, api_key; raises InvalidToken
+
+
 class Conversation:
-    def __init__(self, *, api_key: str) -> None:
-        """An empty key lets everyone in: the server only starts so on loopback."""
+    def __init__(self, authenticate: Authenticate) -> None:
         self.state = ConnectionState.CREATED
         self.session_id = ""
         self.user_id = ""
-        self._api_key = api_key
+        self.identity: Identity | None = None
+        self._authenticate = authenticate
 
     def receive(self, text: bytes, *, now: int) -> list[Effect]:
         if self.state is ConnectionState.CLOSED:
@@ -99,13 +104,11 @@ class Conversation:
         if self.state is not ConnectionState.CREATED:
             said = "$.type: hello was said already"
             return [error(ErrorCode.INVALID_MESSAGE, said, now, request_id=hello.request_id)]
-        if self._api_key and not hmac.compare_digest(
-            hello.api_key.encode(errors="surrogatepass"), self._api_key.encode()
-        ):
+        try:
+            self.identity = self._authenticate(hello.user_id, hello.api_key)
+        except InvalidToken as refused:
             self.state = ConnectionState.CLOSED
-            wrong = error(
-                ErrorCode.AUTH_FAILED, "the api_key is wrong", now, request_id=hello.request_id
-            )
+            wrong = error(ErrorCode.AUTH_FAILED, str(refused), now, request_id=hello.request_id)
             return [wrong, Close(CloseCode.UNAUTHENTICATED, "auth_failed")]
         self.state = ConnectionState.AUTHENTICATING
         self.user_id = hello.user_id

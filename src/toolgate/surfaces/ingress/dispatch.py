@@ -7,6 +7,7 @@ from typing import assert_never
 import msgspec
 from msgspec import UNSET
 
+from toolgate.access.devices import Identity
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import ErrorCode, Reason
 from toolgate.contracts.wire import given
@@ -31,10 +32,16 @@ from toolgate.runs.orchestrator import (
     Orchestrator,
     UnknownAgent,
 )
+from toolgate.tools.approvals import HiddenArguments, MayNotDecide
 
 log = logging.getLogger(__name__)
 
 Command = wire.AgentInvoke | wire.ToolResult | wire.ApprovalDecision | wire.CancelRun
+
+
+class OutsideScope(Refused):
+    """The key of the connection does not cover this command."""
+
 
 CODES: dict[type[ToolgateError], ErrorCode] = {
     Invalid: ErrorCode.INVALID_MESSAGE,
@@ -43,10 +50,18 @@ CODES: dict[type[ToolgateError], ErrorCode] = {
     Conflict: ErrorCode.INVALID_MESSAGE,
     Declined: ErrorCode.ORCHESTRATOR_ERROR,
     UnknownAgent: ErrorCode.ORCHESTRATOR_ERROR,
+    OutsideScope: ErrorCode.ORCHESTRATOR_ERROR,
+    MayNotDecide: ErrorCode.ORCHESTRATOR_ERROR,
+    HiddenArguments: ErrorCode.ORCHESTRATOR_ERROR,
     Unavailable: ErrorCode.ORCHESTRATOR_ERROR,
     ToolgateError: ErrorCode.INTERNAL_ERROR,
 }
-REASONS: dict[type[ToolgateError], Reason] = {UnknownAgent: Reason.UNKNOWN_AGENT}
+REASONS: dict[type[ToolgateError], Reason] = {
+    UnknownAgent: Reason.UNKNOWN_AGENT,
+    OutsideScope: Reason.OUTSIDE_SCOPE,
+    MayNotDecide: Reason.MAY_NOT_APPROVE,
+    HiddenArguments: Reason.HIDDEN_ARGUMENTS,
+}
 
 
 async def dispatch(
@@ -54,7 +69,7 @@ async def dispatch(
     orchestrator: Orchestrator,
     *,
     session_id: str,
-    user_id: str,
+    identity: Identity,
     clock: Clock,
 ) -> wire.Error | wire.State | str:
     """Carry out a client's command.
@@ -64,8 +79,10 @@ async def dispatch(
     """
     try:
         if isinstance(message, wire.AgentInvoke):
-            return await orchestrator.invoke(_invocation(message, session_id, user_id))
-        accepted = await _call(message, orchestrator, session_id=session_id, user_id=user_id)
+            if not identity.scope.agent:
+                raise OutsideScope("this key may not talk to agents: it lacks the scope `agent`")
+            return await orchestrator.invoke(_invocation(message, session_id, identity.user))
+        accepted = await _call(message, orchestrator, session_id=session_id, identity=identity)
     except Exception as failed:  # noqa: BLE001 - every error is logged or answered with the ids of its command
         return _error(message, failed, session_id=session_id, now=clock.now_ms())
     return wire.State(
@@ -109,7 +126,7 @@ async def _call(
     orchestrator: Orchestrator,
     *,
     session_id: str,
-    user_id: str,
+    identity: Identity,
 ) -> Accepted:
     match message:
         case wire.ToolResult():
@@ -122,13 +139,18 @@ async def _call(
                 error=given(message.error, None),
             )
         case wire.ApprovalDecision():
+            if not identity.may_decide:
+                raise MayNotDecide(
+                    "this connection may not decide approvals: it needs API_KEY, a user's own key or"
+                    " one with the scope `approve`"
+                )
             return await orchestrator.decide_approval(
                 message.approval_id,
                 session_id=session_id,
                 run_id=message.run_id,
                 approve=message.decision is Decision.APPROVE,
                 reason=message.reason,
-                decided_by=user_id,
+                decided_by=identity,
             )
         case wire.CancelRun():
             return await orchestrator.cancel(

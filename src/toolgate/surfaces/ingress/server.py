@@ -22,6 +22,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from toolgate.access.authentication import Authenticator
+from toolgate.access.refusals import InvalidToken
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.contracts.wire import UNREADABLE, field_of
@@ -31,7 +33,7 @@ from toolgate.http import accepting, asgi
 from toolgate.journal.journal import Event, Journal
 from toolgate.runs.deliveries import TOOL_REQUEST
 from toolgate.runs.orchestrator import Declined, Orchestrator
-from toolgate.surfaces.ingress.connection import Connection, IngressOptions
+from toolgate.surfaces.ingress.connection import Connection, Options
 from toolgate.surfaces.ingress.frames import delivery_of, message_of
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.sessions import Sessions, stream_of
@@ -43,18 +45,19 @@ BACKLOG: Final = 4096  # connections that may wait while 2,000 come back at once
 STOP_S: Final = 2.0  # how long clients may take to answer the close at the end
 TOLD_AGAIN_S: Final = (1, 2, 4, 8, 16, 32, 60, 60)  # for an orchestrator that is away
 NOT_ALLOWED: Final = (
-    "the bearer token is missing or wrong; where there is none, web pages, and names other than"
-    " localhost, are refused"
+    "the bearer token is missing or wrong; where there is none, web pages and public names are"
+    " refused"
 )
 SWEEPS: Final = 4  # looks at every connection per ping interval
-PAGE_REFUSED: Final = b"web pages of other hosts need API_KEY to be set\n"
+PAGE_REFUSED: Final = b"web pages of other hosts need an API_KEY other than none\n"
 
 
 @dataclass(slots=True)
 class Ingress:
     """What the connections share, and what keeps them."""
 
-    options: IngressOptions
+    options: Options
+    authenticator: Authenticator
     hub: Hub
     sessions: Sessions
     journal: Journal
@@ -64,7 +67,7 @@ class Ingress:
     pong_wait_ms: int
     cancel_when_gone: bool
     metrics: Callable[[], bytes]
-    internal_token: str = ""
+    refused: asgi.Refused = field(default=asgi.uncounted)
     told_again_s: Sequence[float] = TOLD_AGAIN_S
     connections: set[Connection] = field(default_factory=set)
     _server: asyncio.Server | None = None
@@ -121,6 +124,7 @@ class Ingress:
             connections=len(self.connections),
             uptime_seconds=int(self.clock.monotonic() - self._started),
             problem=self.journal.fault,
+            internal_auth="" if self.authenticator.has_internal else wire.NO_AUTH,
         )
 
     def _accept(
@@ -147,7 +151,7 @@ class Ingress:
 
         So only those of this machine may; what is no page has no Origin.
         """
-        if self.options.api_key or not origin:
+        if not self.authenticator.any_key or not origin:
             return True
         try:
             name = urlsplit(origin).hostname or ""
@@ -270,13 +274,17 @@ class Ingress:
         )
 
     def _may(self, request: Request) -> bool:
-        if not self.internal_token:
+        if not self.authenticator.has_internal:
             return not asgi.is_of_a_page(request)
-        return asgi.same_secret(asgi.bearer(request), self.internal_token)
+        try:
+            self.authenticator.internal(asgi.bearer(request))
+        except InvalidToken:
+            return False
+        return True
 
     async def _send(self, request: Request) -> Response:
         if not self._may(request):
-            return _refusal(401, "unauthorized", NOT_ALLOWED)
+            return _refusal(401, wire.ErrorCode.AUTH_FAILED, NOT_ALLOWED)
         try:
             body = await asgi.read_body(request)
             asked = wire.decode_send(body)
@@ -303,7 +311,7 @@ class Ingress:
 
     async def _status(self, request: Request) -> Response:
         if not self._may(request):
-            return _refusal(401, "unauthorized", NOT_ALLOWED)
+            return _refusal(401, wire.ErrorCode.AUTH_FAILED, NOT_ALLOWED)
         session_id = request.path_params["session_id"]
         return asgi.Json(
             wire.SessionStatus(

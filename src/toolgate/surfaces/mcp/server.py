@@ -256,8 +256,12 @@ def _telling(ctx: Context) -> Iterator[Callable[[int, int], None]]:
         sending.cancel()
 
 
-def _result(answer: Answer, ctx: Context, *, is_error: bool = False) -> dict[str, Any]:
-    """Structured content, the same as text, and links to what the run left."""
+def _result(answer: Answer, ctx: Context) -> dict[str, Any]:
+    """Structured content, the same as text, and links to what the run left.
+
+    A refusal and a run that failed or was canceled have an `errorCode` of their own; an answer that
+    only shows such a run has it in `error`.
+    """
     content: list[dict[str, Any]] = [{"type": "text", "text": msgspec.json.encode(answer).decode()}]
     links = answer.get("artifactIds")
     if links:
@@ -265,7 +269,7 @@ def _result(answer: Answer, ctx: Context, *, is_error: bool = False) -> dict[str
             {"type": "resource_link", "uri": SCHEME + artifact_id, "name": artifact_id}
             for artifact_id in links
         ]
-    result = {"content": content, "structuredContent": answer, "isError": is_error}
+    result = {"content": content, "structuredContent": answer, "isError": "errorCode" in answer}
     if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
         result["resultType"] = "complete"
     return result

@@ -15,7 +15,7 @@ from toolgate.tasks.toolset import RUN, Answer, Asker, Call, Toolset, error_answ
 POLL_MS: Final = 500
 
 Context = ServerRequestContext[Any, Any]
-Shape = Callable[..., dict[str, Any]]
+Shape = Callable[[Answer, Context], dict[str, Any]]
 
 
 class TaskAnswers:
@@ -36,7 +36,7 @@ class TaskAnswers:
         return self._toolset.runtime.view(started["runId"])
 
     def refused(self, ctx: Context, failed: ToolgateError) -> dict[str, Any]:
-        return self._result(error_answer(error_of(failed)), ctx, is_error=True)
+        return self._result(error_answer(error_of(failed)), ctx)
 
     async def find(self, ctx: Context, task_id: str, *, tool: str = "get_task_run") -> TaskRun:
         """A run of the caller's, where it may call this tool for it."""
@@ -64,14 +64,7 @@ class TaskAnswers:
 
     async def result(self, ctx: Context, run: TaskRun) -> dict[str, Any]:
         """The answer that the call itself would have had at the end of the run."""
-        if run.raised and run.error is not None:
-            return self._result(error_answer(run.error), ctx, is_error=True)
-        return self._result(await self._shown(run, ctx), ctx)
-
-    async def _shown(self, run: TaskRun, ctx: Context) -> Answer:
-        call = Call(self._asker(ctx))
-        shown = await self._toolset.call("get_task_run", {"runId": run.run_id}, call)
-        return {**shown, "mode": run.mode.value, "deduplicated": False}
+        return self._result(await self._toolset.finished(run, run.mode), ctx)
 
 
 def status_message(run: TaskRun) -> str:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
 
 import aiohttp
@@ -38,6 +39,7 @@ AWAY: Final = 409
 UNREADABLE: Final = frozenset({400, 413, 422})  # it will not take that later either
 INGRESS_MS: Final = 300_000  # how long an ingress that is away is waited for: it may be restarting
 ASKS: Final = frozenset({TOOL_REQUEST, APPROVAL_REQUIRED})
+TOKENS: Final = " set INTERNAL_TOKEN to the same value for ingress and orchestrator"
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
 Offline = Callable[[str, str], Awaitable[None]]  # run, tool call: its client is not there
@@ -232,7 +234,8 @@ class IngressPush:
                 self._http.post(self.url + SEND_PATH, data=body, headers=headers) as response,
             ):
                 if response.status not in (TAKEN, AWAY):
-                    log.warning("push_refused status=%d", response.status)
+                    hint = TOKENS if response.status == HTTPStatus.UNAUTHORIZED else ""
+                    log.warning("push_refused status=%d%s", response.status, hint)
                 return response.status
         except NETWORK as failed:
             log.warning("push_failed error=%r", failed)

@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from toolgate.access.devices import Identity, Who
+from toolgate.access.refusals import InvalidToken
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, field_of, given
 from toolgate.core.clock import Clock
@@ -36,10 +38,11 @@ from toolgate.runs.orchestrator import Invocation, UnknownAgent
 from toolgate.runs.records import session_stream
 from toolgate.runs.runs import Runs
 from toolgate.runs.state import CallState, RunState
-from toolgate.tools.approvals import Approval
+from toolgate.tools.approvals import HiddenArguments, Question
 
 log = logging.getLogger(__name__)
 
+INTERNAL: Final = "internal"  # in the audit: whoever has INTERNAL_TOKEN
 SILENCE_S: Final = 15.0  # after which a stream says that it is still there, or a proxy would cut it
 STILL_HERE: Final = b": \n\n"
 DIGITS: Final = 18  # of an event's number; the journal counts in 64 bits
@@ -50,6 +53,7 @@ CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
     UnknownAgent: wire.ErrorCode.UNKNOWN_AGENT,
     NotFound: wire.ErrorCode.NOT_FOUND,
     Conflict: wire.ErrorCode.CONFLICT,
+    HiddenArguments: wire.ErrorCode.HIDDEN_ARGUMENTS,
     Refused: wire.ErrorCode.CONFLICT,
     Unavailable: wire.ErrorCode.INTERNAL_ERROR,
     ToolgateError: wire.ErrorCode.INTERNAL_ERROR,
@@ -61,7 +65,7 @@ class OrchestratorApi:
     runs: Runs
     bus: Bus
     clock: Clock
-    internal_token: str = ""
+    authenticate: Callable[[str], None]  # the internal token; raises InvalidToken
     push: Callable[[str, str], Awaitable[None]] | None = (
         None  # tell a remote ingress of a run's events
     )
@@ -78,6 +82,7 @@ class OrchestratorApi:
                 Route(wire.SUBMIT_PATH, self._submit, methods=["POST"]),
                 Route(wire.DECIDE_PATH, self._decide, methods=["POST"]),
                 Route(wire.DECIDE_ALIAS_PATH, self._decide, methods=["POST"]),
+                Route(wire.REVEAL_PATH, self._reveal, methods=["POST"]),
                 Route(wire.CANCEL_PATH, self._cancel, methods=["POST"]),
                 Route(wire.RUN_PATH, self._run, methods=["GET"]),
                 Route(wire.RUN_EVENTS_PATH, self._events, methods=["GET"]),
@@ -150,11 +155,20 @@ class OrchestratorApi:
                 run_id="",
                 approve=asked.decision is Decision.APPROVE,
                 reason=asked.reason,
-                decided_by=f"user:{asked.decided_by}" if asked.decided_by else "orchestrator",
+                decided_by=_ingress_of(request, asked.decided_by),
             )
         except Conflict:  # the earlier decision stands and is the answer
             log.info("decided_already approval_id=%s", approval_id)
         return asgi.Json(_approval_view(await self.runs.find_approval(approval_id)))
+
+    async def _reveal(self, request: Request) -> Response:
+        self._authorize(request)
+        approval_id = request.path_params["approval_id"]
+        await self.runs.find_approval(approval_id)
+        asked = await self.runs.gate.reveal_approval(
+            approval_id, by=_ingress_of(request, "").principal
+        )
+        return asgi.Json(_approval_view(asked))
 
     async def _cancel(self, request: Request) -> Response:
         self._authorize(request)
@@ -222,7 +236,7 @@ class OrchestratorApi:
         self._authorize(request)
         asked: wire.RegisterAgent = decode_agent(await asgi.read_body(request))
         agent = External(asked.agent_id, asked.endpoint, asked.description, asked.auth_token)
-        await self.runs.agents.register(agent)
+        await self.runs.agents.register(agent, by=INTERNAL)
         return asgi.Json(self._agent_view(agent), status_code=201)
 
     def _agent_view(self, agent: External) -> wire.AgentView:
@@ -236,7 +250,7 @@ class OrchestratorApi:
 
     async def _remove_agent(self, request: Request) -> Response:
         self._authorize(request)
-        await self.runs.agents.remove(request.path_params["agent_id"])
+        await self.runs.agents.remove(request.path_params["agent_id"], by=INTERNAL)
         return asgi.Json({"ok": True})
 
     async def _register_tools(self, request: Request) -> Response:
@@ -263,16 +277,10 @@ class OrchestratorApi:
         return asgi.Json(wire.Health(status, len(await self.runs.open_runs()), uptime, problem))
 
     def _authorize(self, request: Request) -> None:
-        if not self.internal_token and asgi.is_of_a_page(request):
-            raise Unauthorized(
-                "an orchestrator that has no INTERNAL_TOKEN may be used by no web page, and by its"
-                " address or as localhost only"
-            )
-        if self.internal_token and not asgi.same_secret(asgi.bearer(request), self.internal_token):
-            raise Unauthorized("the bearer token is missing or wrong")
+        self.authenticate(asgi.bearer(request))
 
     async def _refused(self, _: Request, failed: Exception) -> Response:
-        if isinstance(failed, Unauthorized):
+        if isinstance(failed, InvalidToken):
             return _refusal(wire.ErrorCode.UNAUTHORIZED, str(failed))
         code = code_for(failed, CODES, wire.ErrorCode.INTERNAL_ERROR)
         if code is wire.ErrorCode.INTERNAL_ERROR:
@@ -290,14 +298,16 @@ decode_agent: Final = msgspec.json.Decoder(wire.RegisterAgent).decode
 decode_tools: Final = msgspec.json.Decoder(wire.RegisterTools).decode
 
 
-class Unauthorized(ToolgateError):
-    pass
-
-
 def _refusal(code: wire.ErrorCode, message: str, *, status: int | None = None) -> Response:
     return asgi.Json(
         wire.Refusal(code, message), status_code=status or wire.ERROR_CODES[code].status or 500
     )
+
+
+def _ingress_of(request: Request, user: str) -> Identity:
+    """Whoever has the internal token, by its address; it is trusted to say which user decides."""
+    address = "" if request.client is None else request.client.host
+    return Identity(Who.INGRESS, f"{Who.USER}:{user}", via=address)
 
 
 def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
@@ -313,14 +323,17 @@ def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
     )
 
 
-def _approval_view(approval: Approval) -> wire.ApprovalView:
+def _approval_view(asked: Question) -> wire.ApprovalView:
+    approval = asked.approval
     return wire.ApprovalView(
         approval_id=approval.approval_id,
         run_id=approval.run_id,
         tool_call_id=approval.request_id,
         status=approval.status,
         tool_name=approval.tool,
-        args_summary=approval.summary,
+        args_summary=asked.summary,
+        args=UNSET if asked.args is None else asked.args,
+        hidden=approval.hidden,
         reason=approval.reason,
         deadline_ts=approval.expires_at,
     )

@@ -21,24 +21,24 @@ from toolgate.core.clock import Clock
 from toolgate.core.enums import Outcome
 from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
 from toolgate.http import asgi
-from toolgate.tools.engine import Engine, Update, no_update
+from toolgate.tools.engine import Engine
 
 log = logging.getLogger(__name__)
 
 BODY_LIMIT: Final = 8 * 1024 * 1024
 BODY_SECONDS: Final = 180.0  # no gateway waits longer for the whole call
 MOST_UPDATES: Final = 64  # of an answer that is not streamed; more are joined
-OF_BROWSERS: Final = ("origin", "sec-fetch-site")  # whatever page they show could reach loopback
 SETTLE_SECONDS: Final = 10.0  # for a command to be killed once its caller has gone
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerOptions:
+class Options:
     backend: str
     isolation: str
     token: str = ""
     body_limit: int = BODY_LIMIT
     body_seconds: float = BODY_SECONDS
+    can_be_clean: bool = False  # a command that asks for it gets a fixed environment
 
 
 class Refused(Exception):
@@ -55,12 +55,13 @@ class RunnerApp:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine | None,
         *,
-        options: RunnerOptions,
+        options: Options,
         clock: Clock,
         usage: Callable[[], wire.Usage],
     ) -> None:
+        """Without an engine it is the mock of seed 000 §8, and runs nothing."""
         self._engine = engine
         self._options = options
         self._clock = clock
@@ -83,6 +84,9 @@ class RunnerApp:
     async def _route(
         self, request: Request, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
     ) -> None:
+        if not self._options.token and asgi.is_of_a_page(request):
+            message = "a runner without a token answers no web page, and to no foreign Host"
+            raise Refused(wire.ErrorCode.UNAUTHORIZED, message)
         route = (request.method, request.url.path)
         if route == ("GET", wire.HEALTH_PATH):
             await asgi.Json(self._health())(scope, receive, send)
@@ -90,6 +94,9 @@ class RunnerApp:
             self._check_bearer(request)
             call = await self._read(request)
             streams = wire.NDJSON_TYPE in request.headers.get(wire.HEADER_ACCEPT, "")
+            if self._engine is None:
+                await self._mock(call.call.name, streams=streams)(scope, receive, send)
+                return
             running = Running(self._engine, _tool_request(call), self._now)
             async with running.until_gone(receive):
                 if streams:
@@ -105,9 +112,6 @@ class RunnerApp:
         expected = self._options.token
         if expected and not asgi.same_secret(asgi.bearer(request), expected):
             raise Refused(wire.ErrorCode.UNAUTHORIZED, "the bearer token is missing or wrong")
-        if not expected and any(name in request.headers for name in OF_BROWSERS):
-            message = "a web page may not use a runner that has no token"
-            raise Refused(wire.ErrorCode.UNAUTHORIZED, message)
 
     async def _read(self, request: Request) -> wire.ExecuteRequest:
         try:
@@ -120,6 +124,16 @@ class RunnerApp:
         except (asgi.BodyTooLarge, *UNREADABLE) as malformed:
             raise Refused(wire.ErrorCode.INVALID_REQUEST, str(malformed)) from malformed
 
+    def _mock(self, tool: str, *, streams: bool) -> Response:
+        """The answer of seed 000 §8, with an update first where the gateway wants a stream."""
+        result = wire.ToolResult(ok=True, output=f"mock-runner:{tool}")
+        if not streams:
+            return asgi.Json(wire.WrappedResult(result=result))
+        update = wire.StreamLine(delta=f"runner:{tool}", at=self._now())
+        lines = (update, wire.StreamLine(result=result))
+        content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        return Response(content, media_type=wire.NDJSON_TYPE)
+
     def _health(self) -> wire.Health:
         return wire.Health(
             ok=True,
@@ -129,6 +143,7 @@ class RunnerApp:
             time=self._now(),
             isolation=self._options.isolation,
             no_links=True,
+            clean=self._options.can_be_clean,
         )
 
     def _now(self) -> str:
@@ -235,6 +250,7 @@ def _tool_request(call: wire.ExecuteRequest) -> ToolRequest:
         run_id=call.ctx.run_id,
         target_id=call.target.target_id,
         no_links=given(call.call.no_links, False),
+        clean=given(call.call.clean, False),
     )
 
 
@@ -251,6 +267,7 @@ def _result(output: ToolOutput) -> wire.ToolResult:
         outcome=output.outcome,
         truncated=output.truncated or msgspec.UNSET,
         timed_out=data.get("timedOut") is True or msgspec.UNSET,
+        workspace="new" if data.get("workspace") == "new" else msgspec.UNSET,
     )
 
 
@@ -261,13 +278,3 @@ def _error(output: ToolOutput, data: dict[str, JsonValue]) -> wire.ToolError:
     last = output.stderr.strip().rpartition("\n")[2][:300]
     message = f"exit code {output.exit_code}" + (f": {last}" if last else "")
     return wire.ToolError(code=wire.ErrorCode.TOOL_EXEC_FAILED, message=message)
-
-
-class MockEngine:
-    """Seed §8: answers for any tool, and runs none."""
-
-    ref: Final = "mock-runner"
-
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
-        update(f"runner:{request.tool}")
-        return ToolOutput(0, stdout=f"mock-runner:{request.tool}", outcome=Outcome.EXECUTED)

@@ -5,9 +5,11 @@ from typing import Any
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
+from toolgate.core.enums import Level
+from toolgate.tasks.items import failure_of
 from toolgate.tasks.page_batches import PageRead, read_pages
 from toolgate.tasks.state import Summary
-from toolgate.tasks.template import NOTICE, TaskOutcome, Template, Work, options_of, summary_of
+from toolgate.tasks.template import NOTICE, TaskOutcome, Template, Work, summary_of
 
 
 async def run(inputs: wire.BatchExtractPages, work: Work) -> TaskOutcome:
@@ -17,14 +19,14 @@ async def run(inputs: wire.BatchExtractPages, work: Work) -> TaskOutcome:
         """Items are kept as JSON: a thousand of them as objects would weigh ten times as much."""
         item = page.item
         if not item["success"]:
-            failures.append({"url": page.url, **item["error"]})
+            failures.append(failure_of(item))
         return msgspec.Raw(msgspec.json.encode(item))
 
     work.step = "read pages"
     items = await read_pages(
         inputs.urls,
         work,
-        options=options_of(inputs.extract),
+        extract=inputs.extract,
         concurrency=inputs.concurrency,
         keep=encode,
     )
@@ -39,7 +41,7 @@ TEMPLATE = Template(
     inputs=wire.BatchExtractPages,
     output=wire.BatchResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     only_reads=True,
     steps=lambda inputs: len(inputs.urls),
 )

@@ -53,11 +53,11 @@ async def run(inputs: wire.LoginKeepSession, work: Work) -> TaskOutcome:
 async def _fill_in(tab: Tab, inputs: wire.LoginKeepSession, work: Work) -> None:
     fields, credentials = inputs.fields, inputs.credentials
     work.step = "find the username field"
-    username = await _find(tab, _named(fields, fields.username, USERNAMES), work.step)
+    username = await _find(tab, _named(fields, "username", USERNAMES), work.step)
+    guesses = _named(fields, "password", (PASSWORD,))
     work.step = "fill in the username"
     await tab.fill(username, credentials.username, timeout_ms=FIND_MS)
-    guesses = _named(fields, fields.password, (PASSWORD,))
-    if not await tab.has(guesses[0]):  # some ask for the name alone first
+    if not (await tab.has(guesses[0]) or await tab.has(PASSWORD)):  # the name alone comes first
         await _submit(tab, fields, username)
         await tab.wait_stable(timeout_ms=FIND_MS)
     work.step = "find the password field"
@@ -88,12 +88,19 @@ async def _find(tab: Tab, guesses: Sequence[Locator], step: str) -> Locator:
     raise _missing(step)
 
 
-def _named(
-    fields: wire.LoginFields, name: str | msgspec.UnsetType, guesses: Sequence[Locator]
-) -> Sequence[Locator]:
-    if isinstance(name, msgspec.UnsetType):
-        return guesses
-    return (Locator(fields.mode, name),)
+def _named(fields: wire.LoginFields, name: str, guesses: Sequence[Locator]) -> Sequence[Locator]:
+    """The locator that was given, else the guesses; by selector nothing is guessed."""
+    given: str | msgspec.UnsetType = getattr(fields, name)
+    if not isinstance(given, msgspec.UnsetType):
+        return (Locator(fields.mode, given),)
+    if fields.mode is LocatorMode.SELECTOR:
+        step = f"find the {name} field"
+        raise TaskFailed(
+            TaskCode.TPL_LOGIN_FIELD_NOT_FOUND,
+            f"`fields.{name}` must be a selector in mode selector (mode semantic looks for the field)",
+            failed_step=step,
+        )
+    return guesses
 
 
 def _missing(step: str) -> TaskFailed:

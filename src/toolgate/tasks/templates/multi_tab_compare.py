@@ -8,9 +8,11 @@ import msgspec
 
 from toolgate.browser.browser import Extract
 from toolgate.contracts import tasks_v1 as wire
+from toolgate.core.enums import Level
+from toolgate.tasks.items import failure_of
 from toolgate.tasks.page_batches import read_pages
 from toolgate.tasks.state import Summary
-from toolgate.tasks.template import NOTICE, TaskOutcome, Template, Work, options_of, summary_of
+from toolgate.tasks.template import NOTICE, TaskOutcome, Template, Work, summary_of
 
 
 async def run(inputs: wire.MultiTabCompare, work: Work) -> TaskOutcome:
@@ -18,13 +20,17 @@ async def run(inputs: wire.MultiTabCompare, work: Work) -> TaskOutcome:
     pages = await read_pages(
         inputs.urls,
         work,
-        options=options_of(inputs.extract),
+        extract=inputs.extract,
         concurrency=inputs.concurrency,
         keep=lambda page: page,
     )
-    read = [(page.url, page.extract) for page in pages if page.extract is not None]
+    read = [
+        (page.url, page.extract)
+        for page in pages
+        if page.extract is not None and page.item["success"]
+    ]
     snapshots = [page.item for page in pages]
-    failures = [{"url": item["url"], **item["error"]} for item in snapshots if not item["success"]]
+    failures = [failure_of(item) for item in snapshots if not item["success"]]
     summary = Summary(len(pages), len(read))
     result = {
         "summary": summary_of(summary),
@@ -98,7 +104,7 @@ TEMPLATE = Template(
     inputs=wire.MultiTabCompare,
     output=wire.CompareResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     only_reads=True,
     steps=lambda inputs: len(inputs.urls),
 )

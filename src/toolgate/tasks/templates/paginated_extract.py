@@ -7,7 +7,9 @@ import msgspec
 
 from toolgate.browser.browser import Extract
 from toolgate.contracts import tasks_v1 as wire
+from toolgate.core.enums import Level
 from toolgate.secrets.addresses import without_password
+from toolgate.tasks.items import failure_of, item_of
 from toolgate.tasks.state import Summary
 from toolgate.tasks.template import (
     NOTICE,
@@ -15,7 +17,6 @@ from toolgate.tasks.template import (
     TaskOutcome,
     Template,
     Work,
-    item_of,
     locator_of,
     options_of,
     require,
@@ -41,8 +42,12 @@ async def run(inputs: wire.PaginatedExtract, work: Work) -> TaskOutcome:
                 stopped = "repeated_page"
                 break
             seen.add(fingerprint)
-            pages.append(item_of(without_password(looked.url), looked))
+            item = await item_of(without_password(looked.url), looked, work, inputs.extract)
+            pages.append(item)
             work.report(len(pages), pagination.max_pages)
+            if not item["success"]:
+                stopped = "next_unavailable"
+                break
             if len(pages) >= pagination.max_pages:
                 break
             if not await tab.has(following):
@@ -51,14 +56,15 @@ async def run(inputs: wire.PaginatedExtract, work: Work) -> TaskOutcome:
             work.step = f"go to page {len(pages) + 1}"
             await tab.click(following, timeout_ms=STEP_TIMEOUT_MS)
             await require(tab, pagination.wait_for)
-    summary = Summary(len(pages), len(pages))
+    failures = [failure_of(page) for page in pages if not page["success"]]
+    summary = Summary(len(pages), len(pages) - len(failures))
     result = {
         "summary": summary_of(summary),
         "pages": pages,
         "stoppedReason": stopped,
         "notice": NOTICE,
     }
-    return TaskOutcome(msgspec.json.encode(result), summary=summary)
+    return TaskOutcome(msgspec.json.encode(result), summary=summary, failures=failures)
 
 
 def _fingerprint(looked: Extract) -> tuple[str, ...]:
@@ -72,6 +78,6 @@ TEMPLATE = Template(
     inputs=wire.PaginatedExtract,
     output=wire.PaginatedResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     steps=lambda inputs: inputs.pagination.max_pages,
 )

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from toolgate.contracts.wire import CamelWire
+from toolgate.core.enums import Level
 from toolgate.secrets.addresses import without_password
 from toolgate.tasks.template import TaskOutcome, Template, Work
 
@@ -20,6 +21,7 @@ class PdfResult(CamelWire):
     artifact_id: str
     mime_type: str
     size: int
+    http_status: int | msgspec.UnsetType = msgspec.UNSET
 
 
 async def run(inputs: PdfPage, work: Work) -> TaskOutcome:
@@ -35,6 +37,8 @@ async def run(inputs: PdfPage, work: Work) -> TaskOutcome:
             "finalUrl": without_password(tab.url),
             "title": await tab.title(),
         }
+        if tab.status:
+            result["httpStatus"] = tab.status
     artifact_id = await work.keep(document, name="page.pdf", mime_type="application/pdf")
     result |= {"artifactId": artifact_id, "mimeType": "application/pdf", "size": len(document)}
     return TaskOutcome(msgspec.json.encode(result))
@@ -46,6 +50,6 @@ TEMPLATE = Template(
     inputs=PdfPage,
     output=PdfResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     media=True,
 )

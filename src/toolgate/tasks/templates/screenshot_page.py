@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from toolgate.contracts.wire import CamelWire
+from toolgate.core.enums import Level
 from toolgate.secrets.addresses import without_password
 from toolgate.tasks.template import TaskOutcome, Template, Work
 
@@ -21,6 +22,7 @@ class ScreenshotResult(CamelWire):
     artifact_id: str
     mime_type: str
     size: int
+    http_status: int | msgspec.UnsetType = msgspec.UNSET
     truncated: bool | msgspec.UnsetType = msgspec.UNSET  # where the page is too tall for one
 
 
@@ -37,6 +39,8 @@ async def run(inputs: ScreenshotPage, work: Work) -> TaskOutcome:
             "finalUrl": without_password(tab.url),
             "title": await tab.title(),
         }
+        if tab.status:
+            result["httpStatus"] = tab.status
     image = picture.content
     artifact_id = await work.keep(image, name="screenshot.png", mime_type="image/png")
     result |= {"artifactId": artifact_id, "mimeType": "image/png", "size": len(image)}
@@ -51,6 +55,6 @@ TEMPLATE = Template(
     inputs=ScreenshotPage,
     output=ScreenshotResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     media=True,
 )

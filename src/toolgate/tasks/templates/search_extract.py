@@ -6,14 +6,15 @@ import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.contracts.wire import CamelWire
+from toolgate.core.enums import Level
 from toolgate.secrets.addresses import without_password
+from toolgate.tasks.items import failure_of, item_of
 from toolgate.tasks.template import (
     NOTICE,
     STEP_TIMEOUT_MS,
     TaskOutcome,
     Template,
     Work,
-    item_of,
     locator_of,
     options_of,
     require,
@@ -46,8 +47,14 @@ async def run(inputs: wire.SearchExtract, work: Work) -> TaskOutcome:
             result["openedUrl"] = tab.url
         work.step = "read the page"
         looked = await tab.extract(options_of(inputs.extract))
-        result["page"] = item_of(without_password(looked.url), looked)
-    return TaskOutcome(msgspec.json.encode({**result, "notice": NOTICE}))
+        item = await item_of(without_password(looked.url), looked, work, inputs.extract)
+        result |= {"page": item, "success": item["success"]}
+    return TaskOutcome(
+        msgspec.json.encode({**result, "notice": NOTICE}),
+        success=item["success"],
+        failures=[] if item["success"] else [failure_of(item)],
+        message="" if item["success"] else item["error"]["message"],
+    )
 
 
 class SearchResult(CamelWire):
@@ -64,6 +71,6 @@ TEMPLATE = Template(
     inputs=wire.SearchExtract,
     output=SearchResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     steps=lambda _: 4,
 )

@@ -10,13 +10,13 @@ from toolgate.contracts import tasks_v1 as wire
 from toolgate.contracts.wire import CamelWire
 from toolgate.secrets.addresses import without_password
 from toolgate.secrets.redaction import is_sensitive
+from toolgate.tasks.items import item_of
 from toolgate.tasks.template import (
     NOTICE,
     STEP_TIMEOUT_MS,
     TaskOutcome,
     Template,
     Work,
-    item_of,
     locator_of,
     options_of,
     wait_for,
@@ -50,12 +50,15 @@ async def run(inputs: wire.SubmitAndVerify, work: Work) -> TaskOutcome:
             success = await wait_for(tab, indicator, timeout_ms=STEP_TIMEOUT_MS)
         message = "" if success else _why_not(tab.unanswered)
         looked = await tab.extract(options_of(inputs.extract))
+        item = await item_of(without_password(looked.url), looked, work, inputs.extract)
+        if success and not item["success"]:
+            success, message = False, item["error"]["message"]
         result: dict[str, Any] = {
             "success": success,
             "finalUrl": tab.url,
             "title": looked.title,
             "fields": [field.name for field in inputs.fields],
-            "page": item_of(without_password(looked.url), looked),
+            "page": item,
             "notice": NOTICE,
         }
     return TaskOutcome(

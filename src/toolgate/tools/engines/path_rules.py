@@ -1,8 +1,7 @@
 """Tools under a policy with rules about paths or commands: a call does what its words say, or fails.
 
 Such a policy decides before anything is opened. So a path with a link in it is refused, a listing
-leaves out what the policy denies, and a command that its words allow runs in a fixed environment.
-What a command opens by itself is not checked.
+leaves out what the policy denies. What a command opens by itself is not checked.
 """
 
 import asyncio
@@ -12,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from toolgate.core.enums import Outcome
-from toolgate.core.tools import Tool, ToolOutput, ToolRequest
-from toolgate.policy.inputs import COMMAND_ARGUMENTS, CWD_ARGUMENT, PATH_ARGUMENTS
+from toolgate.core.tools import ToolOutput, ToolRequest
+from toolgate.policy.inputs import CWD_ARGUMENT
 from toolgate.policy.model import DEFAULT_DENY, Decision, Effect
 from toolgate.policy.paths import SANDBOX_ROOT
 from toolgate.policy.policies import Policies
@@ -23,15 +22,6 @@ from toolgate.tools.routing import TARGET_FILES
 
 LIST: Final = "file.list"
 AT_ONCE: Final = 50  # entries, before others have their turn: each takes some 0.1 ms to decide
-
-
-_LOOKED_AT: Final = frozenset({CWD_ARGUMENT, *PATH_ARGUMENTS, *COMMAND_ARGUMENTS})
-
-
-def takes_paths(tool: Tool) -> bool:
-    """True if a call of this tool may have a path, a working directory or a command."""
-    named = tool.schema.get("properties")
-    return isinstance(named, dict) and not _LOOKED_AT.isdisjoint(named)
 
 
 class PathRules:
@@ -46,8 +36,6 @@ class PathRules:
         return self._engine.ref
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
-        if any(name in request.args for name in COMMAND_ARGUMENTS):
-            request = request._replace(clean=self._policies.is_clean(request))
         if not self._goes_by_path(request):
             return await self._engine.run(request, update=update)
         request = request._replace(no_links=True)

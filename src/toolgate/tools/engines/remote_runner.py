@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import io
 import logging
+import math
 import re
 import ssl
 from collections.abc import Mapping
@@ -26,9 +27,10 @@ from toolgate.contracts import runner_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, from_iso_ms, to_iso_ms
 from toolgate.core.clock import Clock
 from toolgate.core.enums import Outcome
-from toolgate.core.errors import Unavailable
+from toolgate.core.errors import Invalid, Unavailable
 from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.tools.engine import Update, no_update
+from toolgate.tools.engines.command_tools import from_runner, to_runner
 from toolgate.tools.targets.targets import Breaker, Target
 from toolgate.tools.updates import TimedText
 
@@ -38,13 +40,16 @@ LARGEST_ANSWER: Final = 8 * 1024 * 1024  # both streams, kept twice (updates and
 LARGE_BODY: Final = 1024 * 1024
 LARGEST_HEALTH: Final = 64 * 1024
 HEALTH_SECONDS: Final = 3.0
-NO_LINKS_SECONDS: Final = 30  # for which a runner's word that it refuses links is taken
+HEALTH_EVERY_S: Final = 30.0  # between two requests for one target's health (runner contract)
 QUOTE_SECONDS: Final = 1.0  # for the body of a refusal
 CONNECTIONS_PER_RUNNER: Final = 64
 IDLE_SECONDS: Final = 4.0  # runners on uvicorn or Node close a connection after 5, unless told
 MOST_UPDATES: Final = 1000  # of an answer in one piece; more are joined
 AT_ONCE: Final = 50  # lines of a stream, before others have their turn
 RUNTIME_MODE: Final = "local"
+NO_LINKS: Final = "noLinks"
+CLEAN: Final = "clean"
+PROMISES: Final = (NO_LINKS, CLEAN)  # members of a runner's health: what it heeds of a call
 WHITE_SPACE: Final = re.compile(r"\s+")
 
 
@@ -86,7 +91,10 @@ class Known:
     """What is known of one target's runner."""
 
     breaker: Breaker = field(default_factory=Breaker)
-    heeds_no_links_until: float = 0.0
+    health: Mapping[str, JsonValue] = field(default_factory=dict)
+    promises: tuple[str, ...] | None = None  # None: as they were when the target was set
+    asked_at: float = -math.inf  # for its health
+    asking: asyncio.Task[None] | None = None
 
 
 class Connections(aiohttp.TCPConnector):
@@ -125,7 +133,7 @@ class DockerRunners:
         self._tls = tls
         self._idle_seconds = idle_seconds
         self.largest_answer = largest_answer
-        self._known: dict[tuple[str, str, int], Known] = {}
+        self._known: dict[tuple[str, str, int, str], Known] = {}
         self._http: aiohttp.ClientSession | None = None
 
     def engine(self, target: Target) -> "DockerRunner":
@@ -136,7 +144,7 @@ class DockerRunners:
 
     def _known_of(self, target: Target) -> Known:
         """A changed target starts anew."""
-        key = (target.tenant, target.id, target.version)
+        key = (target.tenant, target.id, target.version, target.url)
         if key not in self._known:
             for old in [each for each in self._known if each[:2] == key[:2]]:
                 del self._known[old]
@@ -171,40 +179,67 @@ class DockerRunners:
         return self._clock.monotonic()
 
     async def health(self, target: Target) -> Mapping[str, JsonValue]:
-        """What `/status` says of a target: never raises, never waits long."""
-        shown: dict[str, JsonValue] = {}
-        try:
-            async with asyncio.timeout(HEALTH_SECONDS):
-                response, body = await self._ask_health(target)
-            decoded = msgspec.json.decode(body)
-            told = decoded if isinstance(decoded, dict) else {}
-            shown["ok"] = response.status == 200 and told.get("ok") is True
-            shown |= {name: told[name] for name in ("backend", "usage") if name in told}
-        except (aiohttp.ClientError, OSError, ValueError, TimeoutError, *UNREADABLE) as failed:
-            shown |= {"ok": False, "reason": type(failed).__name__}
-        return shown
+        """The last health of a target, asked for now if that was long ago; never raises."""
+        known = self.look(target)
+        if known.asking is not None:
+            await asyncio.shield(known.asking)
+        return known.health
 
-    async def heeds_no_links(self, target: Target) -> bool:
-        """Whether the runner says so; raises Unavailable where its health cannot be read.
+    async def read_promises(self, target: Target) -> tuple[str, ...] | None:
+        """The promises of a target that is being set; None if its health cannot be read."""
+        await self.health(target)
+        return self._known_of(target).promises
 
-        Only a yes is remembered, for a while: one that has just been started may be silent about it
-        for a moment, and would follow links for all of that time.
-        """
+    def promises(self, target: Target) -> tuple[str, ...] | None:
+        """The promises of a target as far as they are known now."""
         known = self._known_of(target)
-        if self.monotonic() < known.heeds_no_links_until:
-            return True
-        response, body = await self._ask_health(target)
-        heeds = says_no_links(body, status=response.status, content_type=response.content_type)
-        if heeds:
-            known.heeds_no_links_until = self.monotonic() + NO_LINKS_SECONDS
-        return heeds
+        return target.promises if known.promises is None else known.promises
 
-    async def _ask_health(self, target: Target) -> tuple[aiohttp.ClientResponse, bytes]:
-        url = _health_url(URL(target.url))
-        async with self.http.get(url, allow_redirects=False) as response:
-            return response, await _read_up_to(LARGEST_HEALTH, response)
+    def can_be_clean(self, target: Target) -> bool:
+        """True if the runner promises that commands run in a fixed environment."""
+        if CLEAN in (self.promises(target) or ()):
+            return True
+        self.look(target)
+        return False
+
+    def look(self, target: Target) -> Known:
+        """Ask for a target's health in the background, unless that was done lately."""
+        known = self._known_of(target)
+        if known.asking is None and self.monotonic() - known.asked_at >= HEALTH_EVERY_S:
+            known.asked_at = self.monotonic()
+            known.asking = asyncio.create_task(self._ask_health(target, known))
+        return known
+
+    async def _ask_health(self, target: Target, known: Known) -> None:
+        shown: dict[str, JsonValue] = {"checkedAt": self._clock.now_ms()}
+        try:
+            url = _health_url(_endpoint(target))
+            async with (
+                asyncio.timeout(HEALTH_SECONDS),
+                self.http.get(url, allow_redirects=False) as response,
+            ):
+                body = await _read_up_to(LARGEST_HEALTH, response)
+            told = _health_of(body, status=response.status, content_type=response.content_type)
+        except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as failed:
+            shown |= {"ok": False, "reason": type(failed).__name__}
+        else:
+            if told is None:
+                shown |= {"ok": False, "reason": f"status {response.status}"}
+            else:
+                known.promises = tuple(name for name in PROMISES if told.get(name) is True)
+                shown |= {
+                    name: told[name] for name in ("backend", "usage", "reason") if name in told
+                }
+                shown["ok"] = told.get("ok") is True
+        finally:
+            known.asking = None
+        known.health = shown
 
     async def close(self) -> None:
+        asking = [known.asking for known in self._known.values() if known.asking is not None]
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         if self._http is not None:
             await self._http.close()
             self._http = None
@@ -229,20 +264,40 @@ class DockerRunner:
         breaker = self._runners.breaker(self._target)
         if not breaker.allows(self._runners.monotonic()):
             return self._failed("the runner did not answer lately; not asked", Outcome.NOT_STARTED)
+        try:
+            request = self._as_promised(request)
+            sent = to_runner(request)
+        except (Invalid, Unavailable) as refused:
+            return self._failed(str(refused), Outcome.NOT_STARTED)
+        output = await self._call(url, sent, update, breaker)
+        if request.no_links or request.clean:  # only now: no call waits behind it
+            self._runners.look(self._target)
+        return from_runner(request.tool, output)
+
+    def _as_promised(self, request: ToolRequest) -> ToolRequest:
+        """The request with what its runner promises; raises Unavailable."""
+        if not request.no_links and not request.clean:
+            return request
+        promises = self._runners.promises(self._target)
+        if promises is None:
+            self._runners.look(self._target)
+            raise Unavailable("the runner's health could not be read yet, and the policy needs it")
+        if request.clean and CLEAN not in promises:
+            raise Unavailable("the runner no longer promises to run commands clean")
+        # The contract has no such member: another runner follows links as it always did.
+        return request._replace(no_links=request.no_links and NO_LINKS in promises)
+
+    async def _call(
+        self, url: URL, request: ToolRequest, update: Update, breaker: Breaker
+    ) -> ToolOutput:
         progress = Progress()
         try:
             async with asyncio.timeout(self._target.timeout_ms / 1000):
-                if request.no_links and not await self._runners.heeds_no_links(self._target):
-                    # The contract has no such member: it follows links as it always did.
-                    request = request._replace(no_links=False)
                 output = await self._exchange(url, request, update, progress)
         except TimeoutError:
             self._count_failure(breaker, progress)
             seconds = self._target.timeout_ms / 1000
             return self._failed(f"the runner took longer than {seconds:g} s", _outcome(progress))
-        except Unavailable as untold:
-            breaker.succeeded()
-            return self._failed(str(untold), Outcome.NOT_STARTED)
         except Unreadable as unreadable:
             breaker.succeeded()
             return self._failed(str(unreadable), Outcome.MAY_HAVE_EXECUTED)
@@ -364,6 +419,7 @@ class DockerRunner:
                 name=request.tool,
                 args=dict(request.args),
                 no_links=request.no_links or msgspec.UNSET,
+                clean=request.clean or msgspec.UNSET,
             ),
             ctx=wire.Ctx(
                 run_id=request.run_id or f"run_{request.request_id}",
@@ -386,25 +442,24 @@ REFUSED_STATUS: Final = dict.fromkeys((400, 401, 403, 404, 405, 413, 429), Outco
 NO_HEALTH_STATUS: Final = frozenset({400, 401, 403, 404, 405, 501})
 
 
-def says_no_links(body: bytes, *, status: int, content_type: str) -> bool:
-    """Whether a runner's health says that it heeds `noLinks`; raises Unavailable.
+def _health_of(body: bytes, *, status: int, content_type: str) -> Mapping[str, JsonValue] | None:
+    """The health of a runner; None if it cannot be read.
 
-    The contract asks for no health, so one that has none, or words it in its own way, says no. One
-    whose health fails, or is broken JSON, might have said yes.
+    The contract asks for no health, so one that has none, or words it in its own way, is well and
+    promises nothing. One whose health fails, or is broken JSON, might promise something.
     """
+    if status in NO_HEALTH_STATUS:
+        return {"ok": True, "reason": "it has no health"}
     told: JsonValue = None
-    is_broken = False
     try:
         told = msgspec.json.decode(body)
     except UNREADABLE:
-        is_broken = content_type == wire.JSON_TYPE
-    if isinstance(told, dict) and told.get("noLinks") is True:
-        return True
-    if status in NO_HEALTH_STATUS or (200 <= status < 300 and not is_broken):
-        return False
-    raise Unavailable(
-        f"the policy decides by path, and the runner's health cannot be read (status {status})"
-    )
+        if content_type == wire.JSON_TYPE:
+            return None
+    is_well = 200 <= status < 300
+    if isinstance(told, dict) and (is_well or NO_LINKS in told):
+        return {**told, "ok": is_well and told.get("ok", True) is True}
+    return {"ok": True} if is_well else None
 
 
 def read_answer(body: bytes, *, now: str, target: Target) -> Answer:
@@ -443,28 +498,33 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
     stderr = _text(result, "stderr")
     isolation = f"runner:{_hide(_text(result, 'isolation'), target)[:32]}"
     cut = result.get("truncated") is True
+    data: dict[str, JsonValue] = {"workspace": "new"} if result.get("workspace") == "new" else {}
     if ok:
         output = result.get("output", "".join(delta.text for delta in deltas))
         if not isinstance(output, str):
             raise Unreadable("the runner's answer is no result: `output` must be a string")
-        return ToolOutput(0, stdout=output, stderr=stderr, isolation=isolation, truncated=cut)
+        return ToolOutput(0, output, stderr, data or None, isolation=isolation, truncated=cut)
     error = result.get("error")
     told = error if isinstance(error, dict) else {}
     code, message = _text(told, "code"), _text(told, "message")
     if not code or code == wire.ErrorCode.POLICY_DENIED:  # a runner does not speak for the policy
         code = wire.ErrorCode.TOOL_EXEC_FAILED
-    exit_code = result.get("exitCode")
-    stderr = _hide(stderr, target)
-    return failure(
+    told_code = result.get("exitCode")
+    exit_code = told_code if type(told_code) is int and 0 < told_code < 256 else 0
+    if exit_code:
+        data |= {"exitCode": exit_code, "timedOut": result.get("timedOut") is True}
+    failed = failure(
         code,
         _hide(message, target),
         outcome=_told_outcome(result.get("outcome")),
-        exit_code=exit_code if type(exit_code) is int and 0 < exit_code < 256 else 1,
+        exit_code=exit_code or 1,
         stdout=_text(result, "stdout"),
-        stderr=stderr,
+        stderr=_hide(stderr, target),
         isolation=isolation,
         truncated=cut,
     )
+    error_data = failed.data if isinstance(failed.data, dict) else {}
+    return failed._replace(data={**error_data, **data})
 
 
 def failure(
@@ -514,9 +574,8 @@ def _endpoint(target: Target) -> URL:
 
 
 def _health_url(endpoint: URL) -> URL:
-    """Beside the endpoint, wherever a proxy has put both."""
-    path = endpoint.raw_path
-    before = path.removesuffix(wire.EXECUTE_PATH) if path.endswith(wire.EXECUTE_PATH) else ""
+    """Beside the endpoint's last path segment, wherever a proxy has put both."""
+    before = endpoint.raw_path.rpartition("/")[0]
     return endpoint.with_path(before + wire.HEALTH_PATH, encoded=True).with_query(None)
 
 

@@ -31,6 +31,7 @@ from toolgate.sandbox.sandbox import (
 from toolgate.sandbox.sessions import Sessions
 from toolgate.tools.definitions import in_session
 from toolgate.tools.engine import Update, no_update
+from toolgate.tools.engines.command_tools import words_of
 from toolgate.tools.engines.output_decoder import Pieces
 from toolgate.tools.engines.redirects import Hops
 from toolgate.tools.targets.tools import (
@@ -100,9 +101,17 @@ def guarded_http(
 class SandboxEngine:
     """An Engine. `http` is what serves http.request: a guarded client, outside the sandbox."""
 
-    def __init__(self, sessions: Sessions, *, http: Tool = no_http) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        *,
+        http: Tool = no_http,
+        others: Mapping[str, Tool] | None = None,
+    ) -> None:
+        """`others` are tools that run elsewhere in this process, by name."""
         self._sessions = sessions
         self._tools: Mapping[str, Tool] = {
+            **(others or {}),
             "bash.exec": self._bash,
             "python.exec": self._python,
             "file.read": self._file_read,
@@ -132,7 +141,13 @@ class SandboxEngine:
         tool = self._tools.get(request.tool)
         if tool is None:
             return failed(f"Unknown tool: {request.tool}")
+        output = await self._run(tool, request, update)
+        return _in_new_workspace(output) if self._sessions.is_new(request) else output
+
+    async def _run(self, tool: Tool, request: ToolRequest, update: Update) -> ToolOutput:
         name = ASKED_FOR.get(request.tool, request.tool)
+        if request.clean and not self._sessions.can_be_clean:
+            return self._failed(f"{name}: this sandbox cannot run it clean", Outcome.NOT_STARTED)
         try:
             return await tool(request, update)
         except msgspec.ValidationError as invalid:
@@ -149,12 +164,14 @@ class SandboxEngine:
 
     async def _bash(self, request: ToolRequest, update: Update) -> ToolOutput:
         args = msgspec.convert(request.args, BashExec)
+        argv = words_of(args.cmd)
         command = Command(
-            args.cmd,
+            "" if argv else args.cmd,
             cwd=args.cwd,
             env=args.env,
             timeout_seconds=_seconds(args.timeout_ms),
             links=not request.no_links,
+            argv=argv,
             clean=request.clean,
         )
         return await self._execute(request, command, update)
@@ -255,6 +272,13 @@ def failed(
     return ToolOutput(
         1, stderr=message, data={"error": error}, outcome=outcome, isolation=isolation
     )
+
+
+def _in_new_workspace(output: ToolOutput) -> ToolOutput:
+    """The output, and that its workspace was empty when the call began."""
+    if output.data is not None and not isinstance(output.data, dict):
+        return output
+    return output._replace(data={**(output.data or {}), "workspace": "new"})
 
 
 def _output(finished: Finished, *, isolation: str) -> ToolOutput:

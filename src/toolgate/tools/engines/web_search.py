@@ -9,6 +9,7 @@ import msgspec
 from toolgate.core.enums import Level, Outcome
 from toolgate.core.errors import Invalid, Unavailable
 from toolgate.core.tools import JsonValue, Tool, ToolOutput, ToolRequest
+from toolgate.tools.definitions import INVALID, UPSTREAM, failed
 from toolgate.tools.engine import Update, no_update
 from toolgate.web.web import Web, WebRequest
 
@@ -55,9 +56,9 @@ class WebSearch:
             args = msgspec.convert(request.args, _Args)
             hits = await self._hits(args)
         except (msgspec.ValidationError, Invalid) as wrong:
-            return _failed(f"web.search: {wrong}", Outcome.NOT_STARTED)
+            return failed(f"web.search: {wrong}", code=INVALID)
         except Unavailable as silent:
-            return _failed(f"web.search: {silent}", Outcome.MAY_HAVE_EXECUTED)
+            return failed(f"web.search: {silent}", outcome=Outcome.MAY_HAVE_EXECUTED, code=UPSTREAM)
         found: list[JsonValue] = [dict(hit) for hit in hits[: args.limit]]
         return ToolOutput(exit_code=0, data={"provider": self._provider, "results": found})
 
@@ -97,7 +98,3 @@ def _picked(results: list[Any], snippet: str) -> list[dict[str, str]]:
         for one in results
         if isinstance(one, dict)
     ]
-
-
-def _failed(message: str, outcome: Outcome) -> ToolOutput:
-    return ToolOutput(exit_code=1, stderr=message, outcome=outcome)

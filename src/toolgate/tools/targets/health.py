@@ -91,6 +91,8 @@ class TargetHealths:
             condition = HealthStatus.DEGRADED if held_back else HealthStatus.HEALTHY
         else:
             condition = HealthStatus.DEGRADED if "backend" in answer else HealthStatus.OFFLINE
+        asked_at = answer.get("checkedAt")
+        checked_at = asked_at if isinstance(asked_at, int) else checked_at
         detail = {name: answer[name] for name in ("backend", "usage", "reason") if name in answer}
         return TargetHealth(
             target.id, target.tenant, target.kind, condition, held_back, checked_at, detail

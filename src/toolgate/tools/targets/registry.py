@@ -1,7 +1,8 @@
 """The execution targets of an installation, kept as rows of the journal, and the engine over them."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,6 @@ from toolgate.core.enums import Outcome, TargetKind
 from toolgate.core.errors import Conflict, NotFound, Refused
 from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.journal.journal import Delete, Journal, Operation, Put
-from toolgate.journal.paging import all_rows
 from toolgate.secrets.seal import Seal
 from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.tools.targets.targets import (
@@ -44,17 +44,37 @@ class _Row(msgspec.Struct, frozen=True):
     config: dict[str, Any]
     version: int
     updated_at: int
+    promises: tuple[str, ...] | None = None
 
 
 _encode = msgspec.json.Encoder().encode
 _rows = msgspec.json.Decoder(_Row)
 
+ReadPromises = Callable[[Target], Awaitable[tuple[str, ...] | None]]
+
+
+async def no_promises(_: Target) -> None:
+    """For registries whose targets nobody calls."""
+
 
 class Targets:
     """Upsert, list, delete, choose. A token goes in and is used; `public` never shows it."""
 
-    def __init__(self, journal: Journal, *, clock: Clock, seal: Seal) -> None:
-        """A row holds a token that must be sent as it is, so rows are closed with the seal."""
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        clock: Clock,
+        seal: Seal,
+        read_promises: ReadPromises = no_promises,
+    ) -> None:
+        """A row holds a token that must be sent as it is, so rows are closed with the seal.
+
+        `read_promises` asks the runner of a target that is set; it does not wait for long.
+        """
+        self._read_promises = read_promises
+        self._memory: dict[str, tuple[Target, int]] | None = None  # the rows; None: read them
+        self._changes = 0
         self._journal = journal
         self._clock = clock
         self._seal = seal
@@ -72,6 +92,9 @@ class Targets:
             row = await self._journal.get(COLLECTION, target_id)
             before = None if row is None else self._opened(row.value)
             after = upsert(target_id, before, change, now_ms=self._clock.now_ms())
+            if after.kind is TargetKind.DOCKER_RUNNER:
+                after = replace(after, promises=await self._read_promises(after))
+            self._forget()
             kept = await self._kept()
             others = displaced(after, (target for target, _ in kept.values()))
             try:
@@ -97,6 +120,8 @@ class Targets:
                 if attempt == ATTEMPTS - 1:
                     raise
                 continue
+            finally:
+                self._forget()
             return after
         raise AssertionError("unreachable")
 
@@ -128,10 +153,27 @@ class Targets:
             if tenant is None or each.tenant == tenant or each.id == LOCAL_DEFAULT
         ]
 
-    async def _kept(self) -> dict[str, tuple[Target, int]]:
+    async def _kept(self) -> Mapping[str, tuple[Target, int]]:
         """What was written, each with the version of its row."""
-        rows = all_rows(self._journal, COLLECTION)
-        return {row.key: (self._opened(row.value), row.version) async for row in rows}
+        if self._memory is not None:
+            return self._memory
+        changes = self._changes
+        found: dict[str, tuple[Target, int]] = {}
+        after = ""
+        while True:
+            rows = await self._journal.scan(COLLECTION, after=after, limit=PAGE)
+            found |= {row.key: (self._opened(row.value), row.version) for row in rows}
+            if len(rows) < PAGE:  # nothing follows: one read for nearly everyone
+                break
+            after = rows[-1].key
+        if changes == self._changes:  # else what was read may be from before a change
+            self._memory = found
+        return found
+
+    def _forget(self) -> None:
+        """Read the rows again: one of them may have changed."""
+        self._memory = None
+        self._changes += 1
 
     async def delete(self, target_id: str, *, also: Sequence[Operation] = ()) -> None:
         """Raises NotFound; Refused for the built-in one, which can only be disabled."""
@@ -150,6 +192,8 @@ class Targets:
                     raise
             else:
                 return
+            finally:
+                self._forget()
 
     async def choose(
         self, *, tenant: str, workspace: str, explicit: str = "", of_agent: str = ""
@@ -195,9 +239,14 @@ class TargetEngine:
         *,
         local: Engine,
         remote: Callable[[Target], Engine],
+        can_be_clean: Callable[[Target], bool] = lambda _: False,
         agents: Mapping[str, str] | None = None,
     ) -> None:
-        """`agents` maps an agent to the target that is its own."""
+        """`agents` maps an agent to the target that is its own.
+
+        `can_be_clean`: a target promises that a command can run in a fixed environment.
+        """
+        self._can_be_clean = can_be_clean
         self._targets = targets
         self._local = local
         self._remote = remote
@@ -210,6 +259,12 @@ class TargetEngine:
         except TargetRefused:
             return ""
         return f"{target.id} {target.kind} {target.url}"
+
+    async def can_be_clean(self, request: ToolRequest) -> bool:
+        try:
+            return self._can_be_clean(await self._choose(request))
+        except TargetRefused:
+            return True  # it runs nowhere, and says so
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         try:
@@ -232,6 +287,6 @@ class TargetEngine:
         )
 
 
-def tokens(targets: Sequence[Target]) -> list[str]:
-    """Every token that is known, for the redactor."""
-    return [each.auth_token for each in targets if each.auth_token]
+def tokens(targets: Sequence[Target]) -> dict[str, str]:
+    """Every token that is known, for the redactor, with its name."""
+    return {each.auth_token: f"target {each.id}" for each in targets if each.auth_token}

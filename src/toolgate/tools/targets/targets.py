@@ -45,6 +45,7 @@ class Target:
     config: dict[str, Any] = field(default_factory=dict)  # JSON
     version: int = 1
     updated_at: int = 0
+    promises: tuple[str, ...] | None = None  # of its runner, when it was set; None: not known
 
     @property
     def url(self) -> str:
@@ -190,9 +191,9 @@ def _default(targets: Iterable[Target], workspace: str | None) -> Target | None:
 
 
 class Breaker:
-    """Stops calls to a target that does not answer, and lets one through now and then."""
+    """Stops calls to a target that does not answer; after a rest, the first call is a probe."""
 
-    def __init__(self, *, failures: int = 5, rest_seconds: float = 10.0) -> None:
+    def __init__(self, *, failures: int = 5, rest_seconds: float = 2.0) -> None:
         self._most = failures
         self._rest = rest_seconds
         self._failures = 0

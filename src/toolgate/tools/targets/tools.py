@@ -102,8 +102,9 @@ def _tool(
     return Tool(name, description, level, kept, repeatable=level is Level.READ)
 
 
+BASH_EXEC: Final = _tool("bash.exec", "Run a shell command on the execution target.", BashExec)
 TOOLS: Final = (
-    _tool("bash.exec", "Run a shell command on the execution target.", BashExec),
+    BASH_EXEC,
     _tool("python.exec", "Run Python code on the execution target.", PythonExec),
     _tool(
         "file.read",

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.core.enums import Outcome
 from toolgate.core.tools import JsonValue, ToolOutput
 
 MAX_TEXT: Final = 256 * 1024  # characters of one text
@@ -44,10 +43,6 @@ def output_of(result: Result) -> ToolOutput:
         data=data,
         truncated=cut,
     )
-
-
-def failed(message: str, outcome: Outcome) -> ToolOutput:
-    return ToolOutput(exit_code=1, stderr=message, outcome=outcome)
 
 
 def _capped(parts: Iterable[Mapping[str, Any]]) -> tuple[list[Any], bool]:

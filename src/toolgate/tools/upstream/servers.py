@@ -21,8 +21,9 @@ from toolgate.core.errors import Unavailable
 from toolgate.core.json_schema import MAX_SCHEMA, Unusable, compiled
 from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
 from toolgate.tools.capabilities import FAILURES_OFFLINE, Server, health_after
+from toolgate.tools.definitions import UPSTREAM, failed
 from toolgate.tools.engine import Update, no_update
-from toolgate.tools.upstream.outputs import Result, failed, output_of
+from toolgate.tools.upstream.outputs import Result, output_of
 from toolgate.tools.upstream.pins import Pins, definition_of, place_of
 from toolgate.tools.upstream.programs import Programs
 from toolgate.tools.upstream.session import Session
@@ -160,13 +161,14 @@ class McpUpstreams:
         try:
             result = await self._call(key, action, args, meta=_context(meta))
         except _Failed as why:
-            return failed(str(why), why.outcome)
+            return failed(str(why), outcome=why.outcome, code=UPSTREAM)
         known = self._known(capability_id)
         check = None if known is None else known.checks.get(action)
         if check is not None and not result.is_error and not check(result.structured_content):
             return failed(
                 f"{capability_id}: the answer does not fit the schema that the server gave",
-                Outcome.MAY_HAVE_EXECUTED,
+                outcome=Outcome.MAY_HAVE_EXECUTED,
+                code=UPSTREAM,
             )
         return output_of(result)
 

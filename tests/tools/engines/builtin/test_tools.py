@@ -276,4 +276,4 @@ def test_every_tool_of_the_contract_is_there_with_its_arguments() -> None:
 
 def test_only_what_changes_nothing_is_of_level_read() -> None:
     writing = {name for name, b in BUILT_IN.items() if b.tool.level is not Level.READ}
-    assert writing == {"exec", "kv.set", "shell"}
+    assert writing == {"exec", "kv.set", "shell", "system.exec"}

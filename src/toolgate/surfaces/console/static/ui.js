@@ -91,12 +91,13 @@ export const mono = (text) => h("code", { title: String(text ?? "").length > 20 
 export const shortId = (id) => h("code", { class: "id", title: plain(id) }, plain(id.length > 20 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id));
 
 const AT_FIRST = 4000;
-export function block(text, { length = null, label = "" } = {}) {
+export function block(text, { length = null, label = "", whole = false } = {}) {
   const clean = plain(text);
   const area = h("pre", { class: "block", tabindex: "0", "aria-label": label || null });
   const total = length ?? clean.length;
-  area.textContent = clean.slice(0, AT_FIRST);
-  if (clean.length <= AT_FIRST && total <= clean.length) return area;
+  area.classList.toggle("whole", whole);
+  area.textContent = whole ? clean : clean.slice(0, AT_FIRST);
+  if ((whole || clean.length <= AT_FIRST) && total <= clean.length) return area;
   const more = h("button", { class: "quiet small", on: { click: () => { area.textContent = clean; more.remove(); } } },
     t("Show all {n} characters", { n: clean.length.toLocaleString() }));
   const note = total > clean.length ? h("p", { class: "hint" }, t("The rest of {n} characters is in the evidence.", { n: total.toLocaleString() })) : null;
@@ -104,6 +105,9 @@ export function block(text, { length = null, label = "" } = {}) {
 }
 
 export const json = (value, label) => block(JSON.stringify(value, null, 2), { label });
+
+// A call that waits for a person: all of it, as the gateway shows it to whoever decides.
+export const call = (args, summary) => block(args ? JSON.stringify(args, null, 2) : summary, { label: t("Exactly what would be done"), whole: true });
 
 export function page(title, actions, ...content) {
   return h("div", { class: "page" },

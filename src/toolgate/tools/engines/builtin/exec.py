@@ -10,9 +10,9 @@ import msgspec
 
 from toolgate.core.enums import Level, Outcome
 from toolgate.core.tools import ToolOutput
-from toolgate.sandbox.sandbox import Command, FileRefused, Finished, Lost, NotStarted
+from toolgate.sandbox.sandbox import Command, Finished, Lost, NoCwd, NotStarted
 from toolgate.secrets.redaction import is_sensitive
-from toolgate.tools.definitions import Args, Context, define, failed, refused
+from toolgate.tools.definitions import INVALID, Args, Context, define, failed, refused
 from toolgate.tools.engines.output_decoder import Pieces
 
 TIMEOUT_S: Final = 60.0  # gateway contract
@@ -53,8 +53,8 @@ async def run(args: ExecArgs, context: Context) -> ToolOutput:
     pieces = Pieces(context.update)
     try:
         finished = await context.in_session(lambda session: session.exec(command, piece=pieces))
-    except FileRefused as outside:
-        return refused(f"exec: {outside}")
+    except NoCwd as outside:
+        return failed(f"exec: {outside}", code=INVALID)
     except NotStarted as failure:
         return failed(f"exec: {failure}")
     except Lost as failure:

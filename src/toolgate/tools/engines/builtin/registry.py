@@ -1,5 +1,6 @@
 """The built-in tools, by name. A new one is a module of its own and a line here."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from toolgate.tools.definitions import BuiltIn
@@ -22,6 +23,9 @@ _MODULES: Final = (
     web_fetch,
 )  # fmt: skip
 
+_SYSTEM_EXEC: Final = replace(exec.TOOL, tool=replace(exec.TOOL.tool, name="system.exec"))
+
 BUILT_IN: Final[dict[str, BuiltIn[Any]]] = {
-    module.TOOL.tool.name: module.TOOL for module in _MODULES
+    built_in.tool.name: built_in
+    for built_in in (*(module.TOOL for module in _MODULES), _SYSTEM_EXEC)
 }

@@ -7,7 +7,7 @@ import msgspec
 from toolgate.core.enums import Level, Outcome
 from toolgate.core.errors import Invalid, Unavailable
 from toolgate.core.tools import ToolOutput
-from toolgate.tools.definitions import Args, Context, define, failed, refused
+from toolgate.tools.definitions import UPSTREAM, Args, Context, define, failed, refused
 from toolgate.tools.engines.redirects import Hops
 from toolgate.web.web import Blocked, WebRequest, WebResponse
 
@@ -35,7 +35,7 @@ async def run(args: WebFetchArgs, context: Context) -> ToolOutput:
     except (Invalid, Blocked) as blocked:
         return refused(f"web.fetch: {blocked}", outcome=hops.outcome(blocked))
     except Unavailable as unavailable:
-        return failed(f"web.fetch: {unavailable}", outcome=Outcome.MAY_HAVE_EXECUTED)
+        return failed(f"web.fetch: {unavailable}", outcome=Outcome.MAY_HAVE_EXECUTED, code=UPSTREAM)
     return _output(answer)
 
 

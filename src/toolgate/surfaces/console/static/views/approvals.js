@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { get, post } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, button, card, empty, everySecond, json, link, later, mono, now, page, setNow, shortId, table, took, toast } from "../ui.js";
+import { ago, badge, button, call, card, empty, everySecond, link, later, mono, now, page, setNow, shortId, table, took, toast } from "../ui.js";
 
 const SETTLE_MS = 400; // a key pressed for one approval must not decide the next
 
@@ -35,7 +35,7 @@ export async function show(context) {
   };
   const decide = async (id, approve) => {
     const one = cards.get(id);
-    if (!one || one.busy) return;
+    if (!one || one.busy || (approve && one.isHidden)) return;
     one.busy = true;
     one.hasFocus = one.node.contains(document.activeElement); // a button loses it while it is at work
     try {
@@ -44,6 +44,12 @@ export async function show(context) {
       drop(id);
     } catch (failed) { toast(failed.message, "bad"); if (failed.status === 409 || failed.status === 404) drop(id); } finally { one.busy = false; }
     load().catch(() => {}); // the link says so
+  };
+  const reveal = async (id) => {
+    const one = cards.get(id);
+    if (!one || one.busy) return;
+    one.busy = true;
+    try { one.show(await post(`~/approvals/${encodeURIComponent(id)}/reveal`, {}), true); } catch (failed) { toast(failed.message, "bad"); } finally { one.busy = false; }
   };
   const drop = (id) => {
     const ids = [...cards.keys()], at = ids.indexOf(id), hasFocus = cards.get(id)?.hasFocus;
@@ -58,15 +64,24 @@ export async function show(context) {
   const make = (one) => {
     const reason = h("input", { placeholder: t("Reason (optional, goes on record)"), "aria-label": t("Reason"), maxlength: 500 });
     const [left, fuse] = countdown(one);
+    const args = h("div"), hidden = h("div", { class: "row" }), yes = button(t("Approve"), () => decide(one.id, true), { key: "a" });
+    const made = { reason, tool: one.tool, show: (seen, own = false) => {
+      made.isHidden = seen.hidden > 0 && !seen.revealed;
+      put(args, call(seen.args, seen.summary));
+      yes.disabled = made.isHidden;
+      put(hidden, seen.hidden ? [h("p", { class: "notice" }, made.isHidden ? t("{n} characters are hidden. Reveal them before you approve; this goes on record.", { n: seen.hidden }) : t("{n} characters of it may be secret; they have been revealed.", { n: seen.hidden })), !own ? button(t("Reveal"), () => reveal(one.id), { tone: "quiet" }) : null] : null);
+    } };
+    made.show(one);
     const node = h("article", { class: "card approval arrives", tabindex: "-1", "aria-label": `${one.tool}: ${t("Waiting for approval")}`, on: { pointerdown: () => select(one.id), focusin: () => select(one.id) } },
       h("div", { class: "call-head" }, mono(one.tool), badge("PENDING"), left), fuse,
-      one.call ? json(one.call.args, t("Exactly what would be done")) : h("p", null, plain(one.summary)),
+      args, hidden,
       h("dl", { class: "facts" },
-        h("dt", null, t("Asked by")), h("dd", null, mono(one.asked_by), one.call?.caller?.user ? [" ", t("for"), " ", mono(one.call.caller.user)] : null, one.run_id ? [" · ", link(`/console/runs/${one.run_id}`, t("the run"))] : null, " · ", ago(one.asked_at)),
+        h("dt", null, t("Asked by")), h("dd", null, mono(one.asked_by), one.user ? [" ", t("for"), " ", mono(one.user)] : null, one.run_id ? [" · ", link(`/console/runs/${one.run_id}`, t("the run"))] : null, " · ", ago(one.asked_at)),
         h("dt", null, t("Why")), h("dd", null, plain(one.reason), " ", h("span", { class: "soft" }, t("rule"), " ", mono(one.rule_id))),
-        one.call?.target_id ? [h("dt", null, t("Target")), h("dd", null, mono(one.call.target_id))] : null),
-      h("div", { class: "row" }, reason, button(t("Approve"), () => decide(one.id, true), { key: "a" }), button(t("Reject"), () => decide(one.id, false), { tone: "danger", key: "x" })));
-    return { node, reason, tool: one.tool };
+        one.target ? [h("dt", null, t("Target")), h("dd", null, mono(one.target))] : null),
+      h("div", { class: "row" }, reason, yes, button(t("Reject"), () => decide(one.id, false), { tone: "danger", key: "x" })));
+    made.node = node;
+    return made;
   };
   const load = async () => {
     const data = await get("~/approvals");
@@ -75,7 +90,7 @@ export async function show(context) {
     const there = new Set(data.pending.map((one) => one.id));
     for (const id of [...cards.keys()]) if (!there.has(id)) drop(id);
     waiting.querySelector(".empty")?.remove();
-    for (const one of data.pending) if (!cards.has(one.id)) { const made = make(one); cards.set(one.id, made); waiting.append(made.node); }
+    for (const one of data.pending) if (!cards.has(one.id)) { const made = make(one); cards.set(one.id, made); waiting.append(made.node); } else if (one.revealed && cards.get(one.id).isHidden) cards.get(one.id).show(one); // by another operator
     if (!selected && !isHeld && cards.size) select(cards.keys().next().value);
     blank();
     more.hidden = data.total <= data.pending.length;

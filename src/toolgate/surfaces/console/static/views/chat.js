@@ -2,9 +2,8 @@
 // number of the last event it saw.
 
 import { add, h, plain, put } from "../dom.js";
-import { get } from "../api.js";
 import { t } from "../lang.js";
-import { button, json, mono } from "../ui.js";
+import { button, call, mono } from "../ui.js";
 
 const KEPT = "toolgate.chat";
 const TOO_BIG = 1009; // how a WebSocket is closed over a message that is longer than it may be
@@ -105,16 +104,20 @@ export async function show(context) {
       const run = runs.get(message.run_id) || begin(message.run_id, "");
       if (run.bubble) { run.bubble.classList.remove("partial"); run.bubble = null; run.words = ""; }
       run.approvals.get(message.approval_id)?.remove();
-      const word = (decision) => () => { saySurely(message.approval_id, "approval_decision", { run_id: message.run_id, approval_id: message.approval_id, decision }); node.querySelectorAll("button").forEach((one) => one.remove()); };
-      const call = h("div", { class: "call" }, mono(message.args_summary));
-      get(`~/approvals/${encodeURIComponent(message.approval_id)}`).then((one) => { if (one.call) { put(call, mono(one.tool), json(one.call.args, t("Exactly what would be done"))); bottom(); } }).catch(() => {}); // what was said is a summary
-      const node = show(h("div", { class: "bubble" }, h("div", { class: "who" }, t("The policy asks a person")), call, message.reason ? h("div", { class: "hint" }, plain(message.reason)) : null,
-        h("div", { class: "actions" }, button(t("Approve"), word("approve"), { small: true }), button(t("Reject"), word("reject"), { small: true, tone: "danger" }))));
+      const word = (decision) => () => { saySurely(message.approval_id, "approval_decision", { request_id: message.approval_id, run_id: message.run_id, approval_id: message.approval_id, decision }); node.querySelectorAll("button").forEach((one) => one.remove()); };
+      const asked = h("div", { class: "call" }, mono(message.tool_name), call(message.args, message.args_summary));
+      const hidden = message.hidden ? h("p", { class: "notice" }, t("{n} characters are hidden. Reveal them before you approve; this goes on record.", { n: message.hidden }), " ", h("a", { href: "/console/approvals" }, t("Approvals"))) : null;
+      const actions = h("div", { class: "actions" });
+      const offer = () => put(actions, button(t("Approve"), word("approve"), { small: true }), button(t("Reject"), word("reject"), { small: true, tone: "danger" }));
+      const node = show(h("div", { class: "bubble" }, h("div", { class: "who" }, t("The policy asks a person")), asked, hidden, message.reason ? h("div", { class: "hint" }, plain(message.reason)) : null, actions));
+      offer();
       run.approvals.set(message.approval_id, node);
+      node.offer = offer;
     },
     tool_request(message) { aside(t("A tool of this device is asked for: {tool}", { tool: plain(message.tool_name) })); say("tool_result", { run_id: message.run_id, tool_call_id: message.tool_call_id, ok: false, error: "this device has no tools" }); },
     error(message) {
       heard(message.request_id);
+      if (message.detail?.reason === "hidden_arguments") runs.get(message.run_id)?.approvals.get(message.request_id)?.offer(); // it stays open
       settled(message.run_id, ["approval_decision", "cancel_run"]);
       if (message.seq) finish(message.run_id); // or else it is about what we said, and the run goes on
       const words = `${plain(message.code)}: ${plain(message.message)}`;

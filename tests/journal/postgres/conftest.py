@@ -1,0 +1,5 @@
+"""A PostgreSQL for the tests of this folder."""
+
+from tests.support.postgres import postgres
+
+__all__ = ["postgres"]
