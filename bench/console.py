@@ -64,10 +64,10 @@ async def live_ms(page: Page, url: str, ws: str) -> list[float]:
             await asyncio.sleep(0.1)
     await asyncio.sleep(0.5)
     answer = await page.evaluate(
-        f"fetch('/console/api/runs?limit={LIVE_RUNS}').then((answer) => answer.json())"
+        f"fetch('/runs?limit={LIVE_RUNS}', {{headers: {{'X-Toolgate-Console': '1'}}}}).then((answer) => answer.json())"
     )
     seen = await page.evaluate("window.seen")
-    return [seen[run["run_id"]] - run["started_at"] for run in answer["items"]]
+    return [seen[run["runId"]] - run["createdAt"] for run in answer["data"]["items"]]
 
 
 async def measure(home: Path) -> tuple[dict[str, float], list[float]]:

@@ -173,9 +173,19 @@ def routes_page() -> Iterator[str]:
     for found in _gateway_routes():
         yield row(*found)
     yield ""
-    yield from ["## console", "", "All but the first two need a session; see docs/security.", ""]
+    yield from [
+        "## console",
+        "",
+        "The pages call the gateway's routes for everything else. All but the first two need a session; see docs/security.",
+        "",
+    ]
     yield from head("method", "path")
-    for method, path in (("POST", "/sign-in"), ("POST", "/links"), *_console_routes()):
+    for method, path in (
+        ("POST", "/sign-in"),
+        ("POST", "/links"),
+        ("GET", "/live"),
+        *_console_routes(),
+    ):
         yield row(method, f"`/console/api{path}`")
 
 

@@ -51,39 +51,48 @@ TASKS = (
 )
 
 
-async def play_tasks(http: aiohttp.ClientSession, urls: dict[str, str], token: str) -> None:
+async def play_tasks(http: aiohttp.ClientSession) -> None:
     """Two browser tasks, so that the console has some to show."""
-    api = f"{urls['console']}/api"
-    async with http.post(f"{api}/sign-in", json={"token": token}):
-        pass
     for template, inputs in TASKS:
-        wanted = {"template": template, "inputs": inputs}
-        async with http.post(f"{api}/tasks", json=wanted) as answer:
-            run = (await answer.json())["runId"]
+        wanted = {"templateId": template, "inputs": inputs}
+        async with http.post("/tasks", json=wanted) as answer:
+            run = (await answer.json())["data"]["runId"]
         status = "queued"
         while status in {"queued", "running"}:
             await asyncio.sleep(0.2)
-            async with http.get(f"{api}/tasks/{run}") as answer:
-                status = (await answer.json())["status"]
+            async with http.get(f"/tasks/{run}") as answer:
+                status = (await answer.json())["data"]["status"]
         assert status == "succeeded", status
 
 
-async def furnish(http: aiohttp.ClientSession, urls: dict[str, str]) -> None:
+async def furnish(http: aiohttp.ClientSession, gateway: str) -> None:
     """Devices, a script, a server and a target, as an installation in use has them."""
-    api = f"{urls['console']}/api"
     for name in ("laptop-li.wei", "phone-amara", "tablet-2"):
         knocks = {"X-Device-Id": name, "User-Agent": "Toolgate for phones 1.2"}
-        url = f"{urls['gateway']}/status"
-        async with aiohttp.ClientSession() as device, device.get(url, headers=knocks):
+        async with (
+            aiohttp.ClientSession() as device,
+            device.get(f"{gateway}/status", headers=knocks),
+        ):
             pass
-    grant = {"id": "laptop-li.wei", "tools": "write", "agent": True, "mcp": True}
-    async with http.post(f"{api}/devices/pair", json=grant) as answer:
-        assert answer.status == 200
-    for path, body in (
-        ("tokens/ci", {"tools": "read", "mcp": True}),
-        ("capabilities/mcp.docs", {"level": "read", "rate": 60, "url": "https://mcp.example.com/"}),
+    docs = {"capabilityId": "mcp.docs", "scope": "mcp", "level": "read", "rateLimit": 60}
+    for method, path, body in (
         (
-            "targets/runner-lab",
+            "POST",
+            "/pairing/approve",
+            {
+                "deviceId": "laptop-li.wei",
+                "scope": {"tools": "write", "agent": True, "mcp": True},
+            },
+        ),
+        ("POST", "/tokens", {"name": "ci", "scope": {"tools": "read", "mcp": True}}),
+        (
+            "POST",
+            "/capabilities/register",
+            {**docs, "server": {"url": "https://mcp.example.com/"}},
+        ),
+        (
+            "PUT",
+            "/execution-targets/runner-lab",
             {
                 "tenantId": "t_default",
                 "kind": "docker-runner",
@@ -93,7 +102,7 @@ async def furnish(http: aiohttp.ClientSession, urls: dict[str, str]) -> None:
             },
         ),
     ):
-        async with http.put(f"{api}/{path}", json=body) as answer:
+        async with http.request(method, path, json=body) as answer:
             assert answer.status == 200, await answer.text()
 
 
@@ -226,11 +235,12 @@ async def main() -> None:
             toolgate(home) as (urls, link),
             async_playwright() as driver,
             aiohttp.ClientSession(
-                cookie_jar=aiohttp.CookieJar(unsafe=True), headers={"X-Toolgate-Console": "1"}
+                urls["gateway"],
+                headers={"Authorization": f"Bearer {(home / 'operator.token').read_text()}"},
             ) as http,
         ):
-            await play_tasks(http, urls, (home / "operator.token").read_text())
-            await furnish(http, urls)
+            await play_tasks(http)
+            await furnish(http, urls["gateway"])
             browser = await driver.chromium.launch(
                 executable_path=find_chromium(), args=["--no-sandbox"]
             )

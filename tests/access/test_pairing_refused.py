@@ -61,14 +61,14 @@ async def test_a_stranger_under_a_paired_name_who_could_not_be_turned_down_waits
     await pairing.knock(LAPTOP)
     journal.is_full = True
     with pytest.raises(Unavailable):
-        await pairing.turn_down("laptop", by="operator")
+        await pairing.reject("laptop", by="operator")
     journal.is_full = False
     assert [one.device_id for one in pairing.pending()] == ["laptop"]
-    await pairing.turn_down("laptop", by="operator")
+    await pairing.reject("laptop", by="operator")
     assert (pairing.pending(), await journal.scan(PAIRINGS)) == ([], [])
     assert known_to(pairing.registry).device(Credentials("laptop", token)).name == "laptop"
     with pytest.raises(NotFound):
-        await pairing.turn_down("laptop", by="operator")
+        await pairing.reject("laptop", by="operator")
 
 
 async def test_a_device_that_knocks_after_its_revocation_was_refused_is_revoked_for_good(

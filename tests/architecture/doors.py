@@ -22,6 +22,14 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         GET /status
         GET /runs
         GET /runs/{runId}
+        GET /runs/{runId}/timeline
+        GET /tasks
+        GET /tasks/templates
+        GET /tasks/{runId}
+        GET /tasks/artifacts/{artifactId}
+        GET /evidence
+        GET /evidence/{index}/proof
+        POST /evidence/verify
         GET /approvals
         GET /approvals/{approvalId}
         POST /approvals/{approvalId}/reveal
@@ -54,27 +62,15 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         GET /console/api/approvals
         GET /console/api/approvals/{id}
         POST /console/api/approvals/{id}/reveal
-        GET /console/api/artifacts/{id}
-        GET /console/api/audit
-        GET /console/api/capabilities
-        GET /console/api/devices
-        GET /console/api/evidence
-        GET /console/api/evidence/{index}/proof
-        POST /console/api/evidence/verify
         GET /console/api/live
         GET /console/api/me
         GET /console/api/overview
-        GET /console/api/policy
-        GET /console/api/runs
-        GET /console/api/runs/{id}
-        GET /console/api/targets
-        GET /console/api/tasks
-        GET /console/api/tasks/{id}
         GET /console/api/waiting
         /v2/ws health
         /v2/ws status
         /v2/ws runs.list
         /v2/ws runs.get
+        /v2/ws runs.timeline
         /v2/ws approvals.list
         /v2/ws approvals.get
         /v2/ws approvals.reveal
@@ -116,6 +112,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate evidence export
         toolgate evidence show
         toolgate evidence verify
+        toolgate policy schema
         toolgate restore accept
         toolgate policy show
         toolgate settings
@@ -128,6 +125,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
     """,
     "Changes who may call what; a call that follows is decided": """
         POST /pairing/approve
+        POST /pairing/reject
         POST /pairing/revoke
         POST /tokens
         DELETE /tokens/{name}
@@ -139,16 +137,6 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         PUT /policy
         POST /internal/agents
         DELETE /internal/agents/{agent_id:path}
-        PUT /console/api/capabilities/{id:path}
-        DELETE /console/api/capabilities/{id:path}
-        POST /console/api/devices/pair
-        POST /console/api/devices/revoke
-        POST /console/api/devices/turn-down
-        PUT /console/api/policy
-        PUT /console/api/targets/{id}
-        DELETE /console/api/targets/{id}
-        PUT /console/api/tokens/{id}
-        DELETE /console/api/tokens/{id}
         POST /console/api/sign-in
         POST /console/api/sign-out
         POST /console/api/links
@@ -158,6 +146,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         /v2/ws executionTargets.put
         /v2/ws executionTargets.delete
         /v2/ws pairing.approve
+        /v2/ws pairing.reject
         /v2/ws pairing.revoke
         /v2/ws policy.put
         toolgate capabilities register
@@ -171,9 +160,9 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate token revoke
     """,
     "Decides, and runs nothing": """
+        POST /policy/check
         POST /policy/simulate
-        POST /console/api/policy/check
-        POST /console/api/policy/simulate
+        /v2/ws policy.check
         /v2/ws policy.simulate
         toolgate policy check
         toolgate policy explain
@@ -190,11 +179,10 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         POST /internal/tool_calls/{tool_call_id}/submit
         POST /internal/runs/{run_id}/cancel
         POST /runs/{runId}/cancel
+        POST /tasks/{runId}/cancel
         /v2/ws runs.cancel
         toolgate approvals reject
         toolgate runs cancel
-        POST /console/api/runs/{id}/cancel
-        POST /console/api/tasks/{id}/cancel
         mcp tasks/get
         mcp tasks/list
         mcp tasks/result

@@ -119,8 +119,7 @@ async def console_run(gate: Toolgate) -> object:
     reading += "  - {id: read, allow: browser.get_task_run, match: any, reason: It reads}\n"
     await gate.operator("PUT", "/policy", {"text": reading})
     try:
-        url = f"{gate.urls['console']}/api/tasks/{started['runId']}"
-        return (await gate.ask("GET", url, headers={"X-Toolgate-Console": "1"}))[1]
+        return (await console(gate, f"/tasks/{started['runId']}", method="GET"))[1]
     finally:
         await gate.operator("PUT", "/policy", {"text": ASK_ALL})
 
@@ -159,7 +158,7 @@ async def simulate(gate: Toolgate) -> object:
 
 
 async def console_simulate(gate: Toolgate) -> object:
-    status, told = await console(gate, "policy/simulate", {"text": ASK_ALL})
+    status, told = await console(gate, "/policy/simulate", {"text": ASK_ALL})
     assert status == 200, told
     return told
 
@@ -243,7 +242,7 @@ async def test_the_operator_confirms_a_task_of_their_own_and_the_record_says_so(
 ) -> None:
     started: Any = (await console_task(gate)).answer
     run_id = started["runId"]
-    decide = f"approvals/apr_{run_id}/decide"
+    decide = f"/console/api/approvals/apr_{run_id}/decide"
     status, decided = await console(gate, decide, {"approve": True})
     assert (status, decided["confirmation"]) == (200, "self")
     assert (await console(gate, decide, {"approve": True}))[0] == 409
@@ -267,12 +266,12 @@ async def test_cancelling_a_task_that_waits_ends_its_approval_and_is_recorded_wi
     reading += "  - {id: read, allow: browser.cancel_task_run, match: any, reason: It ends}\n"
     await gate.operator("PUT", "/policy", {"text": reading})
     try:
-        canceled = (await console(gate, f"tasks/{run_id}/cancel", {}))[1]
+        canceled = (await console(gate, f"/tasks/{run_id}/cancel"))[1]["data"]
     finally:
         await gate.operator("PUT", "/policy", {"text": ASK_ALL})
     assert (canceled["success"], canceled["status"]) == (True, "canceled")
     query = f"/audit/query?action=tool.run&runId={run_id}"
     [row] = (await gate.operator("GET", query))["items"]
     assert (row["resourceId"], row["metadata"]["decision"]) == (SUBMITTED, "deny")
-    too_late = await console(gate, f"approvals/apr_{run_id}/decide", {"approve": True})
+    too_late = await console(gate, f"/console/api/approvals/apr_{run_id}/decide", {"approve": True})
     assert too_late[0] == 409

@@ -286,7 +286,9 @@ async def by_terminal(gate: Toolgate, _: Client, _run: str, approval_id: str) ->
 
 
 async def by_console(gate: Toolgate, _: Client, _run: str, approval_id: str) -> None:
-    status, told = await console(gate, f"approvals/{approval_id}/decide", {"approve": True})
+    status, told = await console(
+        gate, f"/console/api/approvals/{approval_id}/decide", {"approve": True}
+    )
     assert status in OVERTAKEN, told
 
 
@@ -508,18 +510,21 @@ def lone_environment(gate: Toolgate) -> dict[str, str]:
 # The operator
 
 
-async def console(gate: Toolgate, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+async def console(
+    gate: Toolgate, path: str, body: Any = None, *, method: str = "POST"
+) -> tuple[int, Any]:
     """A request of a page of the console, by an operator who has signed in."""
-    api, mark = f"{gate.urls['console']}/api", {"X-Toolgate-Console": "1"}
+    mark = {"X-Toolgate-Console": "1", "Origin": gate.urls["gateway"]}
+    api = f"{gate.urls['console']}/api"
     status, told = await gate.ask("POST", f"{api}/sign-in", {"token": OPERATOR}, headers=mark)
     assert status == 200, told
-    return await gate.ask("POST", f"{api}/{path}", body, headers=mark)
+    return await gate.ask(method, gate.urls["gateway"] + path, body, headers=mark)
 
 
 async def console_task(gate: Toolgate) -> Told:
-    body = {"template": TASK["templateId"], "inputs": INPUTS}
-    status, told = await console(gate, "tasks", body)
-    return Told(status >= 400, told)
+    body = {"templateId": TASK["templateId"], "inputs": INPUTS}
+    status, told = await console(gate, "/tasks", body)
+    return Told(status >= 400, told if status >= 400 else told["data"])
 
 
 async def task_command(gate: Toolgate) -> Told:
@@ -650,7 +655,7 @@ WAYS: Final[dict[str, Way]] = {
         SUBMITTED,
         partial(mcp_call, tool=RUN_TASK, arguments=TASK, transport="sse"),
     ),
-    "console browser task": Way(("POST /console/api/tasks",), SUBMITTED, console_task),
+    "console browser task": Way(("POST /tasks",), SUBMITTED, console_task),
     "toolgate task": Way(("toolgate task run",), SUBMITTED, task_command),
     "toolgate browser --stdio": Way(("toolgate browser --stdio",), SUBMITTED, lone_stdio),
     **{

@@ -104,15 +104,12 @@ async def test_the_demo_plays_on_the_toolgate_that_runs_here_and_all_of_it_can_b
 async def seen(program: Program) -> tuple[set[str], set[str]]:
     """The tools of the evidence and the browser tasks, as the console shows them."""
     token = (program.home / "operator.token").read_text()
-    jar = aiohttp.CookieJar(unsafe=True)
-    api, mark = f"{program.urls['console']}/api", {"X-Toolgate-Console": "1"}
-    async with aiohttp.ClientSession(cookie_jar=jar, headers=mark) as http:
-        async with http.post(f"{api}/sign-in", json={"token": token}) as answer:
-            assert answer.status == 200
-        async with http.get(f"{api}/evidence") as answer:
-            records = (await answer.json())["items"]
+    api, bearer = program.urls["gateway"], {"Authorization": f"Bearer {token}"}
+    async with aiohttp.ClientSession(headers=bearer) as http:
+        async with http.get(f"{api}/evidence?limit=500") as answer:
+            records = (await answer.json())["data"]["items"]
         async with http.get(f"{api}/tasks") as answer:
-            runs = (await answer.json())["runs"]
+            runs = (await answer.json())["data"]["runs"]
     tools = {one["record"]["fields"].get("tool", "") for one in records}
     return tools, {run["runId"] for run in runs}
 

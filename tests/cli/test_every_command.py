@@ -21,9 +21,9 @@ from toolgate.cli.terminal import plain, through
 from toolgate.settings import Settings
 
 # They have no answer to put so: five serve, and print their one line of JSON once they are ready;
-# the last prints a program for a shell.
+# the last two print a program for a shell, and a JSON Schema.
 SERVING = {"up", "ingress", "orchestrator", "runner", "browser"}
-WITHOUT_JSON = SERVING | {"completion"}
+WITHOUT_JSON = SERVING | {"completion", "policy schema"}
 PAST = '{"tool": "shell", "args": {"command": "ls"}, "effect": "allow"}\n' * 50
 
 

@@ -1,14 +1,20 @@
 """Documents that are no policy, and what is said about them."""
 
 import contextlib
+import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller
 from toolgate.policy.compile import compile_policy
-from toolgate.policy.model import InvalidPolicy
+from toolgate.policy.document import schema_text, shape_problems
+from toolgate.policy.file import default_policy_text, parse_document
+from toolgate.policy.model import Effect, InvalidPolicy
 
 ALLOW: dict[str, Any] = {"id": "a", "allow": "t", "match": "any", "reason": "why"}
 
@@ -196,3 +202,14 @@ def test_a_deny_may_leave_everything_open() -> None:
     )
     compile_policy(document, name="p")
     compile_policy(rule(allow=None, match=None, deny="*"), name="p")
+
+
+def test_the_schema_names_what_the_program_knows() -> None:
+    """An enum or a field that is added in code is added in the schema, too."""
+    schema = json.loads(schema_text())
+    parts, callers = schema["$defs"], {field.name for field in fields(Caller)}
+    assert parts["callers"]["properties"].keys() == callers
+    assert parts["test"]["properties"]["as"]["properties"].keys() == callers
+    assert parts["level"]["enum"] == list(Level)
+    assert parts["test"]["properties"]["expect"]["enum"] == list(Effect)
+    assert shape_problems(parse_document(default_policy_text(), name="default")) == []

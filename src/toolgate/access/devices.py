@@ -210,6 +210,7 @@ class Identity:
 
 
 OPERATOR: Final = Identity(Who.OPERATOR, "operator", EVERYTHING)
+AT_CONSOLE: Final = replace(OPERATOR, via=Via.CONSOLE)
 EXECUTOR: Final = Identity(Who.EXECUTOR, "executor", Scope(Level.SIGN))
 CLIENT: Final = Identity(Who.USER, "", Scope(agent=True), via=Via.CLAIMED)
 ANY_CLIENT: Final = replace(CLIENT, via=Via.ANY_KEY)

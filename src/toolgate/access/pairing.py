@@ -147,7 +147,7 @@ class Pairing:
         async with self._letting_in:  # it may be about to be paired
             await self._revoke(device_id, by=by)
 
-    async def turn_down(self, device_id: str, *, by: str) -> None:
+    async def reject(self, device_id: str, *, by: str) -> None:
         """Turn down one that waits; a paired device of that name keeps its right. Raises NotFound.
 
         Whoever knocks under a paired device's name may be another.
@@ -155,17 +155,17 @@ class Pairing:
         async with self._letting_in:  # it may be about to be paired
             if device_id not in self._waiting:
                 raise NotFound("pairing request of device", device_id)
-            await self._turn_down(device_id, by=by)
+            await self._reject(device_id, by=by)
 
     async def _revoke(self, device_id: str, *, by: str) -> None:
         if device_id in self._waiting and not self.registry.may_revoke(device_id):
-            await self._turn_down(device_id, by=by)
+            await self._reject(device_id, by=by)
             return
         note = self._note("revoked", device_id, by=by)
         with self._forgotten(device_id):
             await self.registry.revoke(device_id, also=[Delete(PAIRINGS, device_id), *note])
 
-    async def _turn_down(self, device_id: str, *, by: str) -> None:
+    async def _reject(self, device_id: str, *, by: str) -> None:
         note = self._note("turned_down", device_id, by=by)
         with self._forgotten(device_id):
             await self.journal.commit(Delete(PAIRINGS, device_id), *note)

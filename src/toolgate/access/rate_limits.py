@@ -18,6 +18,7 @@ from toolgate.access.refusals import RateLimited
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict
 from toolgate.journal.journal import Delete, Journal, Operation, Overwrite, Put, Row
+from toolgate.journal.paging import all_rows
 from toolgate.journal.rows import ATTEMPTS
 
 RATES: Final = "rates"
@@ -64,11 +65,9 @@ class RateLimits:
     _reloading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
-        after = ""
-        while rows := await self.journal.scan(RATES, after=after):
-            self._tats.update((row.key, _decode_tat(row.value)) for row in rows)
-            self._versions.update((row.key, row.version) for row in rows)
-            after = rows[-1].key
+        async for row in all_rows(self.journal, RATES):
+            self._tats[row.key] = _decode_tat(row.value)
+            self._versions[row.key] = row.version
 
     def look(self, bucket: Bucket) -> Spent:
         now = self.clock.now_ms()

@@ -23,6 +23,7 @@ from toolgate.core.errors import Conflict, Invalid, NotFound
 from toolgate.core.ids import is_path_safe
 from toolgate.core.tools import CommandScope
 from toolgate.journal.journal import Check, Journal, Operation, Put
+from toolgate.journal.paging import all_rows
 from toolgate.journal.rows import ATTEMPTS
 from toolgate.secrets.own_tokens import TokenKind, new_token
 
@@ -76,16 +77,10 @@ class Registry:
         self._changing = asyncio.Lock()  # nobody is written from what was read before
 
     async def load(self) -> None:
-        after = ""
-        while rows := await self._journal.scan(DEVICES, after=after):
-            for row in rows:
-                self._keep(_decode_device(row.value), row.version)
-            after = rows[-1].key
-        after = ""
-        while rows := await self._journal.scan(SERVICES, after=after):
-            for row in rows:
-                self._keep_service(row.key, _decode_service(row.value), row.version)
-            after = rows[-1].key
+        async for row in all_rows(self._journal, DEVICES):
+            self._keep(_decode_device(row.value), row.version)
+        async for row in all_rows(self._journal, SERVICES):
+            self._keep_service(row.key, _decode_service(row.value), row.version)
 
     @property
     def devices(self) -> Sequence[Device]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from toolgate.access.authentication import Authenticator
 from toolgate.access.rate_limits import RateLimits
 from toolgate.access.registry import Registry
+from toolgate.access.sign_in import SignIn
 from toolgate.bootstrap.installation import Core, api_key, tell, token
 from toolgate.evidence.audit import AuditLog
 from toolgate.secrets.own_tokens import FILES, TokenKind, kept_token
@@ -22,6 +23,7 @@ from toolgate.tools.upstream.file import read_servers
 class Admission:
     registry: Registry
     authenticator: Authenticator
+    sign_in: SignIn
     rates: RateLimits
     capabilities: Capabilities
 
@@ -29,10 +31,11 @@ class Admission:
 async def open_admission(settings: Settings, core: Core, internal_token: str) -> Admission:
     """Load before recovery: calls that a restart resumes are decided by it."""
     journal, clock = core.journal, core.clock
+    made = operator_token(settings, core.patterns)
     registry = Registry(journal, clock)
     authenticator = Authenticator(
         registry,
-        operator_token=operator_token(settings, core.patterns),
+        operator_token=made,
         gateway_token=settings.gateway_token.reveal(),
         executor_token=token(settings, TokenKind.EXECUTOR, core.patterns),
         internal_token=internal_token,
@@ -49,9 +52,10 @@ async def open_admission(settings: Settings, core: Core, internal_token: str) ->
         lambda capability_id, health: (health_event(capability_id, health),),
     )
     rates = RateLimits(journal, clock)
-    for part in (registry, rates, capabilities):
+    sign_in = SignIn(made, clock, journal)
+    for part in (registry, sign_in, rates, capabilities):
         await part.load()
-    return Admission(registry, authenticator, rates, capabilities)
+    return Admission(registry, authenticator, sign_in, rates, capabilities)
 
 
 def operator_token(settings: Settings, patterns: SecretPatterns) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from toolgate.bootstrap.tools import Execution
 from toolgate.commands.planners.mcp import OwnServer
 from toolgate.core.enums import RunStatus
 from toolgate.core.tools import Caller, ToolRequest
+from toolgate.evidence.check import ClosedHome, LogReport, check_home
 from toolgate.journal.bus import Bus
 from toolgate.journal.dispatcher import Dispatcher, OnDue
 from toolgate.journal.following import follow
@@ -31,10 +32,12 @@ from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
 from toolgate.surfaces.gateway.audit import AuditRoutes
 from toolgate.surfaces.gateway.capabilities import DefinitionRoutes
 from toolgate.surfaces.gateway.events import schedule_event
+from toolgate.surfaces.gateway.evidence import EvidenceRoutes
 from toolgate.surfaces.gateway.policy import PolicyRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.runs import RunRoutes
 from toolgate.surfaces.gateway.targets import TargetRoutes
+from toolgate.surfaces.gateway.tasks import TaskRoutes
 from toolgate.tools.capabilities import BROWSER_CAPABILITY
 from toolgate.tools.outcomes import APPROVALS, Denied, Pending, ToolGate, call_tool
 
@@ -58,11 +61,15 @@ async def open_gateway(
     scheduler = Scheduler(journal, clock, schedule_event, entries, dispatcher.wake_at)
     operator: Sequence[Route] = (
         *TargetRoutes(execution.targets, execution.audit, core.patterns.learn).routes(),
-        *AuditRoutes(execution.audit).routes(),
-        *RunRoutes(journal, runs, execution.audit).routes(),
+        *AuditRoutes(execution.audit, journal).routes(),
+        *RunRoutes(journal, runs, execution.audit, execution.evidence).routes(),
         *ApprovalRoutes(execution.approvals, execution.gate, journal, clock).routes(),
         *DefinitionRoutes(execution.upstreams.pins, level_of).routes(),
         *PolicyRoutes(execution.policy, execution.simulation, execution.audit).routes(),
+        *EvidenceRoutes(
+            execution.evidence, journal, clock, log_check(settings, core, execution)
+        ).routes(),
+        *TaskRoutes(execution.tasks, execution.audit, journal).routes(),
     )
     door = assemble(
         Foundations(
@@ -84,6 +91,7 @@ async def open_gateway(
             targets=execution.target_health.now,
             more_routes=operator,
             authenticator=admission.authenticator,
+            sign_in=admission.sign_in,
             limits=limits,
             own_servers={BROWSER_CAPABILITY: OwnServer("browser", execution.browser_tools)},
         ),
@@ -102,6 +110,24 @@ async def open_gateway(
     installation.on_stop(scheduler.stop)
     installation.on_stop(door.states.stop)
     return door, {**door.on_due, SCHEDULES: scheduler.on_due}
+
+
+def log_check(
+    settings: Settings, core: Core, execution: Execution
+) -> Callable[[], Awaitable[LogReport]]:
+    """A check of the whole evidence log on disk, once it holds everything."""
+    log_key = execution.evidence.key
+
+    def check() -> LogReport:
+        mark = core.mark.mark
+        with ClosedHome(settings.home) as closed:
+            return check_home(closed, key=log_key, mark=mark)
+
+    async def verify() -> LogReport:
+        await execution.evidence.publish()
+        return await asyncio.to_thread(check)
+
+    return verify
 
 
 def _schedules(settings: Settings, runs: Runs, gate: ToolGate, bus: Bus) -> list[ScheduleEntry]:

@@ -8,7 +8,7 @@ from starlette.routing import Route as HttpRoute
 from toolgate.access.authentication import Authenticator
 from toolgate.access.registry import Registry
 from toolgate.bootstrap.admission import open_admission
-from toolgate.bootstrap.console import open_console
+from toolgate.bootstrap.console import make_console
 from toolgate.bootstrap.gateway import open_gateway
 from toolgate.bootstrap.installation import (
     Core,
@@ -46,7 +46,7 @@ from toolgate.runs.retention import Forget
 from toolgate.secrets.own_tokens import FILES, TokenKind
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
-from toolgate.surfaces.console.parts import ChatDoor
+from toolgate.surfaces.console.context import ChatAddress
 from toolgate.surfaces.executor.server import ExecutorApi
 from toolgate.surfaces.gateway.mounted import Guarded
 from toolgate.surfaces.ingress.connection import Options
@@ -148,8 +148,8 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     start_runs(due, is_online=hub.is_online, forgets=forgets)
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
-    chat = ChatDoor(sockets["clients"].getsockname()[1], api_key(settings, core.patterns))
-    console = await open_console(settings, core, execution, runs, door, chat)
+    chat = ChatAddress(sockets["clients"].getsockname()[1], api_key(settings, core.patterns))
+    console = make_console(core, admission, execution, runs, chat)
     gateway.router.routes.extend(console.routes())
     mcp = McpDoors(execution.tasks, hosts=None)  # the gateway knows which are its own
     installation.on_stop(mcp.close)

@@ -24,7 +24,7 @@ from toolgate import settings as table
 from toolgate.bootstrap.roles import start_everything
 from toolgate.browser.chromium import INSTALL
 from toolgate.browser.sample_pages import PAGES
-from toolgate.cli.operator import kept_in
+from toolgate.cli.operator import Operator
 from toolgate.cli.options import client_key, host_in_url, known_token, with_settings
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
@@ -33,7 +33,6 @@ from toolgate.secrets.own_tokens import TokenKind, new_token
 from toolgate.settings import Secret, Settings
 
 PATIENCE_S: Final = 60.0
-SIGN_IN: Final = "/sign-in"
 READ: Final = "uname -sr && id -un"
 CHANGE: Final = "echo 'kept in the sandbox' > note.txt && cat note.txt"
 DESTROY: Final = "rm -rf /"
@@ -76,44 +75,16 @@ class Teller:
             yield
 
 
-@dataclass(slots=True)
-class Operator:
-    """The console's API, as a signed-in person uses it."""
-
-    http: aiohttp.ClientSession
-    base: str
-
-    @classmethod
-    async def sign_in(cls, http: aiohttp.ClientSession, console: str, token: str) -> "Operator":
-        operator = cls(http, f"{console}/api")
-        await operator.ask("POST", SIGN_IN, {"token": token})
-        return operator
-
-    async def ask(self, method: str, path: str, body: Any = None) -> Any:
-        url = self.base + path
-        async with self.http.request(method, url, json=body) as answer:
-            data = await answer.json()
-            if answer.status != 200:
-                said = data.get("error", {}).get("message", answer.status)
-                hint = f": {kept_in()}" if path == SIGN_IN and answer.status == 403 else ""
-                raise Unavailable(f"{path}: {said}{hint}")
-            return data
-
-
 @contextlib.asynccontextmanager
 async def _instance(
     settings: Settings, *, use_running: bool
-) -> AsyncIterator[tuple[Any, str, str]]:
-    """The addresses, the operator's token and the clients' key of a Toolgate to play on."""
+) -> AsyncIterator[tuple[Any, Operator, str]]:
+    """The addresses of a Toolgate to play on, its operator, and the clients' key."""
     if use_running:
         token = known_token(settings, TokenKind.OPERATOR)
         gateway = f"http://{host_in_url(settings)}:{settings.gateway_port}"
         ws = f"ws://{host_in_url(settings)}:{settings.ws_port}/ws"
-        yield (
-            {"ingress_ws": ws, "console": f"{gateway}/console"},
-            token,
-            client_key(settings, here=True),
-        )
+        yield {"ingress_ws": ws}, Operator(gateway, token), client_key(settings, here=True)
         return
     with tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home:
         token, key = new_token(TokenKind.OPERATOR), new_token(TokenKind.API_KEY)
@@ -132,7 +103,8 @@ async def _instance(
         )
         starting = asyncio.create_task(start_everything(private))
         try:
-            yield (await asyncio.shield(starting)).urls, token, key
+            urls = (await asyncio.shield(starting)).urls
+            yield urls, Operator(urls["gateway"], token), key
         finally:
             # Also where Ctrl-C came while it began: what is half begun would go on writing into a
             # directory that is about to be removed.
@@ -169,26 +141,21 @@ async def _unasked(event: wire.ApprovalRequired) -> None:
 
 async def _play(settings: Settings, tell: Teller, *, use_running: bool) -> None:
     async with (
-        _instance(settings, use_running=use_running) as (urls, token, key),
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True),  # a step may outlast a kept one
-            cookie_jar=aiohttp.CookieJar(unsafe=True),
-            headers={"X-Toolgate-Console": "1"},
-        ) as http,
+        _instance(settings, use_running=use_running) as (urls, operator, key),
+        connect(urls["ingress_ws"], user_id="demo", api_key=key) as session,
     ):
-        operator = await Operator.sign_in(http, urls["console"], token)
-        async with connect(urls["ingress_ws"], user_id="demo", api_key=key) as session:
-            tell.step("A client connects")
-            tell.fact("ingress", urls["ingress_ws"])
-            tell.fact("session", session.session_id)
-            await _calls(session, operator, tell)
-            await _browse(session, tell)
+        await asyncio.to_thread(operator.data, "GET", "/policy")  # a wrong token is told at once
+        tell.step("A client connects")
+        tell.fact("ingress", urls["ingress_ws"])
+        tell.fact("session", session.session_id)
+        await _calls(session, operator, tell)
+        await _browse(session, tell)
         tell.step("Anyone can check the evidence")
-        found = await operator.ask("POST", "/evidence/verify", {})
+        found = await asyncio.to_thread(operator.data, "POST", "/evidence/verify")
         if found["problems"]:
             raise Unavailable(f"the evidence does not fit: {found['problems'][0]}")
         count = f"{found['size']} records, {found['artifacts']} artifacts"
-        tell.fact("verified", f"{count} in {found['took_ms']} ms", style="green")
+        tell.fact("verified", f"{count} in {found['tookMs']} ms", style="green")
 
 
 async def _calls(session: Session, operator: Operator, tell: Teller) -> None:
@@ -201,11 +168,9 @@ async def _calls(session: Session, operator: Operator, tell: Teller) -> None:
 
     async def approve(event: wire.ApprovalRequired) -> None:
         tell.fact("asks", event.reason, style="yellow")
-        await operator.ask(
-            "POST",
-            f"/approvals/{event.approval_id}/decide",
-            {"approve": True, "reason": "it is only a demo"},
-        )
+        path = f"/approvals/{event.approval_id}/decide"
+        answer = {"decision": "approve", "reason": "it is only a demo"}
+        await asyncio.to_thread(operator.data, "POST", path, answer)
         tell.fact("approved", "by the operator, for exactly this call, once", style="green")
 
     said = await _say(session, _call("shell", command=CHANGE), asked=approve)

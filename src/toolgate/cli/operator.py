@@ -44,6 +44,11 @@ class Operator:
     def data(self, method: str, path: str, body: Any = None) -> Any:
         return self.ask(method, path, body)["data"]
 
+    def file(self, path: str) -> bytes:
+        with self._open("GET", path) as got:
+            content: bytes = got.read()
+            return content
+
     def lines(self, path: str) -> Iterator[str]:
         """A stream, line by line, until it ends; an open stream is never silent for TIMEOUT_S."""
         with self._open("GET", path) as got:
@@ -73,11 +78,11 @@ class _NotElsewhere(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def opener_for(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
+def opener_for(url: str) -> urllib.request.OpenerDirector:
     """An opener for this address. Loopback is reached directly: no proxy may get the token."""
     host = urllib.parse.urlsplit(url).hostname or ""
     direct = [urllib.request.ProxyHandler({})] if is_this_machine(host) else []
-    return urllib.request.build_opener(_NotElsewhere, *direct, *handlers)
+    return urllib.request.build_opener(_NotElsewhere, *direct)
 
 
 def is_this_machine(host: str) -> bool:
@@ -128,15 +133,16 @@ def refusal(
     url: str,
     *,
     setting: str = "OPERATOR_TOKEN",
-    unproven: HTTPStatus = HTTPStatus.UNAUTHORIZED,
 ) -> Refused | Unavailable:
-    """The gateway's refusal as an error of ours; `unproven` is its status for a wrong token."""
+    """The gateway's refusal as an error of ours."""
     with refused:
         try:
             said = json.loads(refused.read())["error"]["message"]
         except (OSError, ValueError, TypeError, KeyError):
             return Unavailable(f"no gateway answers at {url} ({refused}): see --url")
-    return Refused(f"{said}: {kept_in(setting)}" if refused.code == unproven else said)
+    return Refused(
+        f"{said}: {kept_in(setting)}" if refused.code == HTTPStatus.UNAUTHORIZED else said
+    )
 
 
 def kept_in(setting: str = "OPERATOR_TOKEN") -> str:

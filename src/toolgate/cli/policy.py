@@ -22,6 +22,7 @@ from toolgate.core.tools import Caller, JsonValue, ToolRequest
 from toolgate.evidence.check import ClosedHome
 from toolgate.policy.compile import compile_policy
 from toolgate.policy.decide import decide
+from toolgate.policy.document import schema_text
 from toolgate.policy.explain import SPELLED, explain
 from toolgate.policy.file import default_policy_text, parse_document
 from toolgate.policy.history import recorded_calls
@@ -67,6 +68,12 @@ def show(file: Path | None, *, as_json: bool) -> None:
         _print_json({"policy": _named(path), "text": text})
     else:
         click.echo(text, nl=False)
+
+
+@command.command()
+def schema() -> None:
+    """Print the JSON Schema of a policy file, for editors."""
+    click.echo(schema_text(), nl=False)
 
 
 @command.command()

@@ -1,72 +1,21 @@
 """`toolgate task`: browser tasks of a Toolgate that runs, from the terminal."""
 
-import http.client
-import http.cookiejar
 import json
 import sys
 import time
-import urllib.error
-import urllib.request
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import click
 
-from toolgate.cli.operator import (
-    TIMEOUT_S,
-    Operator,
-    answer_of,
-    as_operator,
-    opener_for,
-    refusal,
-    show,
-    silence,
-)
+from toolgate.cli.operator import Operator, as_operator, show
 from toolgate.cli.options import EXIT_FAILED
 from toolgate.cli.terminal import plain, progress
 from toolgate.core.errors import Unavailable
 
 POLL_S: Final = 0.5
-SIGN_IN: Final = "/sign-in"
 OPEN: Final = frozenset({"queued", "running"})
-
-
-class Tasks:
-    """The console's API, which has the tasks of everyone."""
-
-    def __init__(self, operator: Operator) -> None:
-        self._base = f"{operator.url}/console/api"
-        jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
-        self._opener = opener_for(self._base, jar)
-        self.ask("POST", SIGN_IN, {"token": operator.token})
-
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        try:
-            answer = json.loads(self.fetch(method, path, body))
-        except ValueError:
-            answer = None
-        return answer_of("console", self._base, answer)
-
-    def fetch(self, method: str, path: str, body: Any = None) -> bytes:
-        """Raises Refused with the server's own words, Unavailable."""
-        request = urllib.request.Request(  # noqa: S310 - the operator's own URL
-            self._base + path,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"X-Toolgate-Console": "1", "Content-Type": "application/json"},
-            method=method,
-        )
-        try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                content: bytes = answer.read()
-                return content
-        except urllib.error.HTTPError as refused:
-            is_door = path == SIGN_IN  # which says 403 to a wrong token
-            unproven = HTTPStatus.FORBIDDEN if is_door else HTTPStatus.UNAUTHORIZED
-            raise refusal(refused, self._base, unproven=unproven) from refused
-        except (OSError, http.client.HTTPException) as silent:
-            raise silence("console", self._base, silent) from silent
 
 
 @click.group()
@@ -78,7 +27,7 @@ def command() -> None:
 @as_operator
 def listed(operator: Operator, *, as_json: bool) -> None:
     """The newest tasks."""
-    found = Tasks(operator).ask("GET", "/tasks")["runs"]
+    found = operator.data("GET", "/tasks")["runs"]
     columns = {"task": "runId", "status": "status", "template": "templateId", "begun": "createdAt"}
     show(
         found,
@@ -92,7 +41,7 @@ def listed(operator: Operator, *, as_json: bool) -> None:
 @as_operator
 def templates(operator: Operator, *, as_json: bool) -> None:
     """The templates, with the inputs that each requires."""
-    found = Tasks(operator).ask("GET", "/tasks")["templates"]
+    found = operator.data("GET", "/tasks/templates")["templates"]
     if not as_json:
         for one in found:
             one["inputs"] = ", ".join(one["inputSchema"].get("required", []))
@@ -113,13 +62,12 @@ def run(operator: Operator, *, template: str, inputs: str, as_json: bool) -> Non
         given = json.loads(inputs)
     except ValueError as wrong:
         raise click.UsageError(f"--inputs is not JSON: {wrong}") from wrong
-    tasks = Tasks(operator)
-    begun = tasks.ask("POST", "/tasks", {"template": template, "inputs": given})
+    begun = operator.data("POST", "/tasks", {"templateId": template, "inputs": given})
     path = f"/tasks/{quote(begun['runId'], safe='')}"
     try:
-        found = _wait(tasks, path, template)
+        found = _wait(operator, path, template)
     except KeyboardInterrupt:
-        tasks.ask("POST", f"{path}/cancel", {})
+        operator.data("POST", f"{path}/cancel")
         raise
     if as_json:
         click.echo(json.dumps(found))
@@ -137,7 +85,7 @@ def run(operator: Operator, *, template: str, inputs: str, as_json: bool) -> Non
 @as_operator
 def get(operator: Operator, *, artifact_id: str, output: Path, as_json: bool) -> None:
     """Write an artifact, such as a screenshot, to a file."""
-    content = Tasks(operator).fetch("GET", f"/artifacts/{quote(artifact_id, safe='')}")
+    content = operator.file(f"/tasks/artifacts/{quote(artifact_id, safe='')}")
     try:
         output.write_bytes(content)
     except OSError as wrong:
@@ -146,10 +94,10 @@ def get(operator: Operator, *, artifact_id: str, output: Path, as_json: bool) ->
     click.echo(json.dumps(answer) if as_json else f"{len(content)} bytes: {output}")
 
 
-def _wait(tasks: Tasks, path: str, what: str) -> Any:
+def _wait(operator: Operator, path: str, what: str) -> Any:
     shown = ""
     with progress(what) as show_progress:
-        while (found := tasks.ask("GET", path))["status"] in OPEN:
+        while (found := operator.data("GET", path))["status"] in OPEN:
             if (message := found.get("message", "")) not in ("", shown):
                 click.echo(plain(message), err=True)
                 shown = message
@@ -180,4 +128,4 @@ def _tell(found: Any) -> None:
             click.echo(f"failed  {plain(item['url'])}  {plain(error['message'])}")
             click.echo(f"        {plain(error.get('recoverHint', ''))}")
     for artifact in found["artifacts"]:
-        click.echo(f"{artifact['id']}  {artifact['size']:>9}  {plain(artifact['name'])}")
+        click.echo(f"{artifact['artifactId']}  {artifact['size']:>9}  {plain(artifact['name'])}")

@@ -26,8 +26,11 @@ from toolgate.core.errors import (
     Refused,
     ToolgateError,
     Unavailable,
+    code_for,
 )
 from toolgate.http.asgi import BodyTooLarge
+from toolgate.policy.model import InvalidPolicy
+from toolgate.tasks.state import TaskFailed
 from toolgate.tools.approvals import HiddenArguments
 
 Code = wire.ErrorCode
@@ -84,6 +87,7 @@ CODES: Final[Mapping[type[Exception], tuple[wire.ErrorCode, int]]] = {
     NotImplementedHere: (Code.NOT_IMPLEMENTED, 501),
     Unavailable: (Code.UNAVAILABLE, 503),
     Misconfigured: (Code.INTERNAL, 500),
+    TaskFailed: (Code.INVALID_REQUEST, 400),
     ToolgateError: (Code.INTERNAL, 500),
 }
 
@@ -99,15 +103,12 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, UNREADABLE):
         return Problem(Code.INVALID_REQUEST, _readable(error))
-    for kind in type(error).__mro__:
-        if kind in CODES:
-            code, status = CODES[kind]
-            if code is Code.INTERNAL:
-                break
-            return Problem(
-                code, str(error), status=status, data=_data_of(error), headers=_headers_of(error)
-            )
-    return Problem(Code.INTERNAL, "the gateway failed; see its log for this traceId")
+    code, status = code_for(error, CODES, (Code.INTERNAL, 500))
+    if code is Code.INTERNAL:
+        return Problem(Code.INTERNAL, "the gateway failed; see its log for this traceId")
+    return Problem(
+        code, str(error), status=status, data=_data_of(error), headers=_headers_of(error)
+    )
 
 
 def _readable(error: Exception) -> str:
@@ -121,6 +122,8 @@ def _data_of(error: Exception) -> Any:
         return {"reason": "hidden_arguments"}
     if isinstance(error, AuthRequired) and error.pending is not None:
         return wire.PairingWanted(code=error.pending.code, expires_at=error.pending.expires_at)
+    if isinstance(error, InvalidPolicy):
+        return wire.PolicyChecked(problems=list(error.problems))
     return None
 
 

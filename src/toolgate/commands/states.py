@@ -26,6 +26,7 @@ from toolgate.core.enums import CommandKind
 from toolgate.core.errors import Conflict, NotFound, ToolgateError
 from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
+from toolgate.journal.paging import all_rows
 from toolgate.tools.outcomes import APPROVALS, DECIDED, EXPIRED
 
 log = logging.getLogger(__name__)
@@ -60,10 +61,9 @@ class Keys:
     _versions: dict[str, int] = field(default_factory=dict)
 
     async def load(self) -> None:
-        after = ""
-        while rows := await self.journal.scan(KEYS, after=after):
-            self._versions.update((row.key, row.version) for row in rows)
-            after = rows[-1].key
+        self._versions.update(
+            [(row.key, row.version) async for row in all_rows(self.journal, KEYS)]
+        )
 
     def is_locked(self, slot: str) -> bool:
         return slot in self._locks
@@ -199,14 +199,11 @@ class States:
         """Resume the commands that this node left open when it was stopped."""
         self._resume = resume
         self.bus.subscribe(None, self._on_events)
-        after = ""
-        while rows := await self.journal.scan(OPEN, after=after):
-            for row in rows:
-                opened = self.rows.read_open(row)
-                if self.rows.owner.is_same_node(opened.owner):
-                    self.watch(row.key, Waiting(opened.approval_id, opened.run_id))
-                    self.resume_soon(row.key)
-            after = rows[-1].key
+        async for row in all_rows(self.journal, OPEN):
+            opened = self.rows.read_open(row)
+            if self.rows.owner.is_same_node(opened.owner):
+                self.watch(row.key, Waiting(opened.approval_id, opened.run_id))
+                self.resume_soon(row.key)
 
     async def stop(self) -> None:
         tasks = tuple(self._resuming.values())

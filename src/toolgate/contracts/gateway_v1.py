@@ -536,6 +536,14 @@ class PairingRevoked(CamelWire):
     revoked: bool
 
 
+class PairingReject(CamelWire):
+    device_id: Id
+
+
+class PairingRejected(CamelWire):
+    device_id: str
+
+
 class NamedKind(StrEnum):
     """Whose a named token is."""
 
@@ -620,6 +628,10 @@ class Capability(CamelWire):
     updated_at: UnixMs
     isolation: Isolation | UnsetType = UNSET  # of a program
     reason: str | UnsetType = UNSET  # why its server is not healthy
+    registered_status: HealthStatus | UnsetType = UNSET  # for the operator: before any check
+    server: str | UnsetType = UNSET  # for the operator: its command line or its address
+    mounts: list[str] | UnsetType = UNSET  # for the operator
+    egress: list[str] | UnsetType = UNSET  # for the operator
 
 
 class CapabilityList(CamelWire):
@@ -717,6 +729,9 @@ class AuditRow(CamelWire):
 class AuditPage(CamelWire):
     items: list[AuditRow]
     next_cursor: Count | UnsetType = UNSET
+    agent_runs: list[str] | UnsetType = (
+        UNSET  # of the `runId`s, those that `GET /runs/{runId}` knows
+    )
 
 
 class GatewayAudit(CamelWire):
@@ -748,11 +763,84 @@ class RunSummary(CamelWire):
     code: str  # of an error, else empty
     message: str
     total_tokens: int
+    ended_at: UnixMs | UnsetType = UNSET
 
 
 class RunPage(CamelWire):
+    """A page may be short, or empty, and yet have a `nextCursor`: a search reads so many runs."""
+
     items: list[RunSummary]
     next_cursor: str | UnsetType = UNSET
+
+
+class Clipped(CamelWire):
+    """The beginning of a text (of unfinished output its end), and the length of all of it."""
+
+    text: str
+    length: Count
+
+
+class TimelineItem(CamelWire, tag_field="kind", kw_only=True):
+    at: UnixMs
+
+
+class TimelineMessage(TimelineItem, tag="message"):
+    role: str
+    content: Clipped
+
+
+class TimelineText(TimelineItem, tag="text"):
+    """The agent's words in one turn; `partial` while the turn goes on."""
+
+    content: Clipped
+    partial: bool = False
+
+
+class CallMove(CamelWire):
+    to: str
+    at: UnixMs
+
+
+class TimelineResult(CamelWire):
+    exit_code: int
+    stdout: Clipped
+    stderr: Clipped
+    isolation: str
+    outcome: str
+
+
+class TimelineCall(TimelineItem, tag="call"):
+    """One tool call. `args`, `decision` and `approval` are as the evidence has them: redacted."""
+
+    call_id: str
+    tool: str
+    args: Json
+    status: str
+    on_device: bool
+    moves: list[CallMove]
+    output: Clipped
+    error_code: str
+    decision: Json
+    approval: Json
+    result: TimelineResult | None
+    evidence: list[Count]  # the indexes of its records
+    so_far: Clipped | UnsetType = UNSET  # the output of a call that runs
+
+
+class TimelineEnd(TimelineItem, tag="end"):
+    status: str
+    code: str
+    message: str
+
+
+class RunTimeline(CamelWire):
+    """`position` is that of the newest event of the journal that is included."""
+
+    run: RunSummary
+    prompt_tokens: Count
+    completion_tokens: Count
+    items: list[TimelineMessage | TimelineText | TimelineCall | TimelineEnd]
+    position: Count
 
 
 class RunCancel(CamelWire):
@@ -798,10 +886,34 @@ class PolicyPut(CamelWire):
     over: str = ""  # the version that it is to replace; where another is in force, it is refused
 
 
+class PolicyRule(CamelWire):
+    id: str
+    effect: str
+    tools: list[str]
+    reason: str
+
+
 class PolicyView(CamelWire):
+    """`error` says why the file, as it is now, cannot replace the policy in force."""
+
     name: str
     version: str
     text: str
+    rules: list[PolicyRule]
+    test_count: Count
+    error: str = ""
+
+
+class PolicyCheck(CamelWire):
+    text: str
+
+
+class PolicyChecked(CamelWire):
+    """The answer of a check, and `data` of the refusal of a policy that has problems."""
+
+    problems: list[str]
+    rule_count: Count = 0
+    test_count: Count = 0
 
 
 class PolicySimulate(CamelWire):
@@ -816,11 +928,56 @@ class PolicyChange(CamelWire):
     would_be: str
     rule_id: str
     text: str  # what the caller would be answered
+    args: dict[str, Json]
+    was_rule_id: str
+    loosens: bool
 
 
 class PolicySimulated(CamelWire):
     checked: Count
     changed: list[PolicyChange]
+
+
+class EvidenceItem(CamelWire):
+    index: Count
+    record: Json
+
+
+class EvidencePage(CamelWire):
+    """Records, newest first. `failure` says why the newest are not in the checkpoint yet."""
+
+    size: Count
+    key: str
+    checkpoint: str
+    failure: str
+    items: list[EvidenceItem]
+    next_cursor: Count | UnsetType = UNSET
+
+
+class EvidenceProof(CamelWire):
+    """The inclusion of one record in the signed log, for who has the log's key."""
+
+    key: str
+    checkpoint: str
+    index: Count
+    record: str
+    proof: list[str]
+    artifacts: dict[str, str]
+
+
+class EvidenceVerified(CamelWire):
+    """A check of the whole log as it is on disk."""
+
+    size: Count
+    artifacts: Count
+    problems: list[str]
+    notes: list[str]
+    took_ms: Count
+
+
+class TaskStart(CamelWire):
+    template_id: str
+    inputs: dict[str, Json] = msgspec.field(default_factory=dict)
 
 
 class V2Auth(CamelWire):
@@ -906,6 +1063,7 @@ V2_METHODS: Final = {
     "command.get": "GET /command/{requestId}",
     "pairing.pending": "GET /pairing/pending",
     "pairing.approve": "POST /pairing/approve",
+    "pairing.reject": "POST /pairing/reject",
     "pairing.revoke": "POST /pairing/revoke",
     "capabilities.register": "POST /capabilities/register",
     "capabilities.list": "GET /capabilities",

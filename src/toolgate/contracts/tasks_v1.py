@@ -164,6 +164,19 @@ class FinishedRun(Run, kw_only=True):
     recover_hint: str | UnsetType = UNSET
 
 
+class ArtifactInfo(CamelWire):
+    artifact_id: str
+    name: str
+    mime_type: str
+    size: Count
+
+
+class RunWithArtifacts(Run, kw_only=True):
+    """Ours: a run as the operator sees it; artifacts that are no longer kept are left out."""
+
+    artifacts: list[ArtifactInfo]
+
+
 class StartedRun(CamelWire):
     """The answer of run_task_template in mode async."""
 

@@ -13,6 +13,13 @@
 A policy's "deny" is an answer, not an error.
 """
 
+from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+D = TypeVar("D")
+E = TypeVar("E", bound=Exception)
+
 
 class ToolgateError(Exception):
     """The root of every error that Toolgate itself raises."""
@@ -55,3 +62,8 @@ class Damaged(Unavailable):
 
 class Misconfigured(ToolgateError):
     pass
+
+
+def code_for(error: Exception, codes: Mapping[type[E], T], default: D) -> T | D:
+    """The code of an error: that of the nearest of its classes in the table."""
+    return next((codes[kind] for kind in type(error).__mro__ if kind in codes), default)

@@ -20,7 +20,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from toolgate.core.errors import Misconfigured
+from toolgate.core.concurrency import Stopped, unless
+from toolgate.core.errors import Invalid, Misconfigured
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,10 @@ class BodyTooLarge(Exception):
         self.limit = limit
 
 
+class HalfBody(Invalid, ClientDisconnect):
+    """The sender has gone: nobody reads an answer, and the log has no failure."""
+
+
 class Json(Response):
     """An answer whose content is already the thing to encode."""
 
@@ -80,17 +85,31 @@ class Json(Response):
 
 
 async def read_body(request: Request, *, limit: int = DEFAULT_BODY_LIMIT) -> bytes:
-    """The whole body; raises BodyTooLarge as soon as the limit is passed, declared or not."""
+    """The whole body; raises as `receive_body`."""
     declared = request.headers.get("content-length", "")
+    return await receive_body(declared, request.receive, limit=limit)
+
+
+async def receive_body(
+    declared: str, receive: Receive, *, limit: int = DEFAULT_BODY_LIMIT
+) -> bytes:
+    """The whole body; `declared` is its Content-Length.
+
+    Raises BodyTooLarge as soon as the limit is passed, declared or not; HalfBody.
+    """
     if declared.isdigit() and int(declared) > limit:
         raise BodyTooLarge(limit)
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise BodyTooLarge(limit)
-        chunks.append(chunk)
+    message = await receive()
+    chunks = [message.get("body", b"")]
+    size = len(chunks[0])
+    while size <= limit and message.get("more_body"):
+        message = await receive()
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+    if size > limit:
+        raise BodyTooLarge(limit)
+    if message["type"] == "http.disconnect":
+        raise HalfBody("the sender went away before the end of the body")
     return b"".join(chunks)
 
 
@@ -173,13 +192,10 @@ class Streams:
         begun = finished = False
 
         async def hearing() -> Message:
-            heard, ended = asyncio.ensure_future(receive()), asyncio.ensure_future(over.wait())
             try:
-                await asyncio.wait({heard, ended}, return_when=asyncio.FIRST_COMPLETED)
-                return heard.result() if heard.done() else {"type": "http.disconnect"}
-            finally:
-                heard.cancel()
-                ended.cancel()
+                return await unless(over.wait(), receive())
+            except Stopped:
+                return {"type": "http.disconnect"}
 
         async def noting(message: Message) -> None:
             nonlocal begun, finished

@@ -6,9 +6,10 @@ and tasks all follow streams, and may not import each other.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from typing import Final
+from collections.abc import AsyncGenerator, Collection, Sequence
+from typing import Any, Final
 
+from toolgate.core.concurrency import end
 from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Event, Journal
 
@@ -72,6 +73,31 @@ async def follow(
                     yield ()
     finally:
         subscription.close()
+
+
+async def until(
+    stops: Collection[asyncio.Event],
+    batches: AsyncGenerator[Sequence[Event], None],
+    *,
+    silence_s: float,
+) -> AsyncGenerator[Sequence[Event], None]:
+    """The batches of `follow`, and an empty one after each silence, until one of `stops` is set."""
+    waits = [asyncio.ensure_future(stop.wait()) for stop in stops]
+    coming: asyncio.Future[Sequence[Event]] | None = None
+    try:
+        while not any(stop.is_set() for stop in stops):
+            coming = coming or asyncio.ensure_future(anext(batches))
+            waited: set[asyncio.Future[Any]] = {coming, *waits}
+            await asyncio.wait(waited, timeout=silence_s, return_when=asyncio.FIRST_COMPLETED)
+            if any(stop.is_set() for stop in stops):
+                return
+            batch: Sequence[Event] = ()
+            if coming.done():
+                batch, coming = coming.result(), None
+            yield batch
+    finally:
+        await end(*waits, *([coming] if coming is not None else []))
+        await batches.aclose()
 
 
 async def _read(journal: Journal, stream: str | None, after: int) -> list[Event]:

@@ -8,12 +8,13 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from toolgate.core.enums import Level
 from toolgate.core.globs import one_of
 from toolgate.core.tools import Caller, JsonValue, ToolRequest
 from toolgate.policy import conditions
+from toolgate.policy.document import shape_problems
 from toolgate.policy.inputs import CWD_ARGUMENT, PATH_ARGUMENTS
 from toolgate.policy.model import (
     ALLOWLIST_MATCH,
@@ -39,33 +40,10 @@ from toolgate.policy.shell import SUBCOMMANDS, WRAPPERS, CommandPattern, base_na
 from toolgate.policy.urls import BadUrl, HostSet, canonical_host_pattern
 
 FORMAT: Final = 1
-MAX_RULES: Final = 10_000
 MAX_PATTERNS: Final = 100_000  # in one list, groups unfolded
-MAX_TEXT: Final = 2000  # one pattern or reason
 
-_DOCUMENT_KEYS: Final = (
-    "version",
-    "name",
-    "default",
-    "description",
-    "groups",
-    "rules",
-    "egress",
-    "allowlist",
-    "tests",
-)
-_RULE_KEYS: Final = ("id", "allow", "ask", "deny", "match", "for", "when", "reason", "tests")
-_MATCH_KEYS: Final = ("command", "cwd", "path", "url", "arguments", "level", "client")
-_URL_KEYS: Final = ("scheme", "host", "port", "method", "public")
-_FOR_KEYS: Final = Caller.__struct_fields__
-_TEST_KEYS: Final = ("call", "args", "as", "level", "client", "expect", "rule")
-_EGRESS_KEYS: Final = ("id", "hosts", "ports", "for", "reason", "tests")
-_EGRESS_FOR: Final = ("tenant", "workspace", "session")  # what is known of a sandbox
-EGRESS_PORTS: Final = (80, 443)
-_ALLOWLIST_KEYS: Final = ("tools", "http_fetch_hosts")
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+EGRESS_PORTS: Final = [80, 443]
 _TOOL: Final = re.compile(r"[A-Za-z0-9._:/*-]{1,200}")
-_GROUP: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _WORD_ENDS: Final = r"(?=[\s\[\"]|\Z)"  # "insert" is a text without an operator, not `in`
 _COMPARISON: Final = re.compile(
     rf"\s*((?:{'|'.join(op for op in conditions.OPERATORS if not op[0].isalpha())})(?![=<>])"
@@ -75,7 +53,7 @@ _COMPARISON: Final = re.compile(
 )
 
 
-def compile_policy(document: Mapping[str, JsonValue], *, name: str) -> Policy:
+def compile_policy(document: Mapping[str, Any], *, name: str) -> Policy:
     """The policy of a document; raises InvalidPolicy with every problem and its place."""
     return _Compiler(name).compile(document)
 
@@ -100,17 +78,9 @@ class _Compiler:
         self._problems: list[str] = []
         self._groups: dict[str, list[str]] = {}
 
-    def compile(self, document: Mapping[str, JsonValue]) -> Policy:
-        if not isinstance(document, Mapping):
-            raise InvalidPolicy(self._name, ["the document is not a mapping"])
-        self._keys("", document, _DOCUMENT_KEYS)
-        if type(document.get("version")) is not int or document["version"] != FORMAT:
-            self._problem("version", f"must be {FORMAT}")
-        if document.get("default", "deny") != "deny":
-            self._problem("default", "the only legal value is deny")
-        for key in ("name", "description"):
-            if key in document:
-                self._text(key, document[key])
+    def compile(self, document: Mapping[str, Any]) -> Policy:
+        if problems := shape_problems(document):
+            raise InvalidPolicy(self._name, problems)
         self._read_groups(document.get("groups", {}))
         rules = self._read_rules(document.get("rules", []))
         egress = self._read_egress(document.get("egress", []), {rule.id for rule in rules})
@@ -131,27 +101,13 @@ class _Compiler:
             tests=tests,
         )
 
-    def _read_groups(self, groups: JsonValue) -> None:
-        for name, members in self._mapping("groups", groups).items():
-            if not _GROUP.fullmatch(name):
-                self._problem(f"groups.{name}", "a group's name is lower case, digits and _")
-            elif not isinstance(members, list):
-                self._problem(f"groups.{name}", "must be a list")
-            else:
-                self._groups[name] = [
-                    self._text(f"groups.{name}[{index}]", member)
-                    for index, member in enumerate(members)
-                ]
-                if any(member.startswith("$") for member in self._groups[name]):
-                    self._problem(f"groups.{name}", "a group cannot hold another group")
+    def _read_groups(self, groups: Mapping[str, list[str]]) -> None:
+        self._groups = dict(groups)
+        for name, members in groups.items():
+            if any(member.startswith("$") for member in members):
+                self._problem(f"groups.{name}", "a group cannot hold another group")
 
-    def _read_rules(self, rules: JsonValue) -> list["_Draft"]:
-        if not isinstance(rules, list):
-            self._problem("rules", "must be a list")
-            return []
-        if len(rules) > MAX_RULES:
-            self._problem("rules", f"more than {MAX_RULES}")
-            return []
+    def _read_rules(self, rules: Sequence[Mapping[str, Any]]) -> list["_Draft"]:
         drafts = [self._read_rule(index, rule) for index, rule in enumerate(rules)]
         seen: dict[str, int] = {}
         for index, draft in enumerate(drafts):
@@ -163,17 +119,11 @@ class _Compiler:
             seen.setdefault(draft.id, index)
         return drafts
 
-    def _read_rule(self, index: int, rule: JsonValue) -> "_Draft":
-        where = f"rules[{index}]"
-        given = self._mapping(where, rule)
-        rule_id = given.get("id", "")
-        if not isinstance(rule_id, str) or not _ID.fullmatch(rule_id):
-            self._problem(f"{where}.id", "must be letters, digits, `.`, `_`, `-`, at most 64")
-            rule_id = f"#{index}"
-        elif rule_id in self._reserved:
-            self._problem(f"{where}.id", f"{rule_id} is a name of Toolgate's own")
-        where = f"{where} ({rule_id})"
-        self._keys(where, given, _RULE_KEYS)
+    def _read_rule(self, index: int, given: Mapping[str, Any]) -> "_Draft":
+        rule_id: str = given["id"]
+        if rule_id in self._reserved:
+            self._problem(f"rules[{index}].id", f"{rule_id} is a name of Toolgate's own")
+        where = f"rules[{index}] ({rule_id})"
         effects = [effect for effect in Effect if effect.value in given]
         if len(effects) != 1:
             self._problem(where, "needs exactly one of allow, ask, deny")
@@ -182,61 +132,37 @@ class _Compiler:
             id=rule_id,
             effect=effect,
             tools=self._tools(f"{where}.{effect}", given.get(effect.value, [])),
-            reason=self._text(f"{where}.reason", given.get("reason", ""))
-            if given.get("reason")
-            else "",
+            reason=given["reason"],
         )
-        if not draft.reason:
-            self._problem(where, "needs a reason: people will read it")
-        self._read_match(where, given, draft)
-        self._read_for(where, given.get("for", {}), draft)
-        self._read_when(where, given.get("when", {}), draft)
+        self._read_match(f"{where}.match", given.get("match", "any"), draft)
+        self._read_for(f"{where}.for", given.get("for", {}), draft)
+        self._read_when(f"{where}.when", given.get("when", {}), draft)
         if effect is Effect.ALLOW and "match" not in given and not given.get("when"):
             self._problem(where, "this allow matches everything; say `match: any` if you mean it")
         draft.tests = self._read_tests(f"{where}.tests", given.get("tests", []), of=draft)
         return draft
 
-    def _read_egress(self, grants: JsonValue, taken: set[str]) -> list["_Draft"]:
+    def _read_egress(self, grants: Sequence[Mapping[str, Any]], taken: set[str]) -> list["_Draft"]:
         """Each grant is an allow of `sandbox.egress`, at these hosts and on few ports."""
-        if not isinstance(grants, list):
-            self._problem("egress", "must be a list")
-            return []
         drafts: list[_Draft] = []
-        for index, grant in enumerate(grants):
+        for index, given in enumerate(grants):
             where = f"egress[{index}]"
-            given = self._mapping(where, grant)
-            self._keys(where, given, _EGRESS_KEYS)
-            grant_id = given.get("id", "")
-            if not isinstance(grant_id, str) or not _ID.fullmatch(grant_id):
-                self._problem(f"{where}.id", "must be letters, digits, `.`, `_`, `-`, at most 64")
-            elif grant_id in taken or grant_id in self._reserved:
-                self._problem(f"{where}.id", f"the id {grant_id} is taken")
-            taken.add(str(grant_id))
-            reason = self._text(f"{where}.reason", given.get("reason", ""))
-            draft = _Draft(str(grant_id), Effect.ALLOW, (EGRESS,), reason)
-            hosts = self._hosts(f"{where}.hosts", given.get("hosts", []))
-            ports = self._ports(f"{where}.ports", given.get("ports", list(EGRESS_PORTS)))
-            self._add_url(draft, hosts=hosts, ports=ports)
-            whose = self._mapping(f"{where}.for", given.get("for", {}))
-            self._keys(f"{where}.for", whose, _EGRESS_FOR)
-            self._read_for(where, whose, draft)
+            if given["id"] in taken or given["id"] in self._reserved:
+                self._problem(f"{where}.id", f"the id {given['id']} is taken")
+            taken.add(given["id"])
+            draft = _Draft(given["id"], Effect.ALLOW, (EGRESS,), given["reason"])
+            hosts = self._hosts(f"{where}.hosts", given["hosts"])
+            self._add_url(draft, hosts=hosts, ports=_listed(given.get("ports", EGRESS_PORTS)))
+            self._read_for(f"{where}.for", given.get("for", {}), draft)
             draft.tests = self._read_tests(f"{where}.tests", given.get("tests", []), of=draft)
             drafts.append(draft)
         return drafts
 
-    def _ports(self, where: str, value: JsonValue) -> list[int]:
-        each = value if isinstance(value, list) else [value]
-        ports = [port for port in each if type(port) is int and 0 < port < 65_536]
-        if len(ports) != len(each):
-            self._problem(where, "must be numbers of ports")
-        return ports
-
-    def _read_allowlist(self, document: Mapping[str, JsonValue]) -> list["_Draft"]:
+    def _read_allowlist(self, document: Mapping[str, Any]) -> list["_Draft"]:
         """The compact form is two rules with the texts of the executor contract."""
         if "allowlist" not in document:
             return []
-        given = self._mapping("allowlist", document["allowlist"])
-        self._keys("allowlist", given, _ALLOWLIST_KEYS)
+        given = document["allowlist"]
         tools = self._tools("allowlist.tools", given.get("tools", []))
         hosts = self._hosts("allowlist.http_fetch_hosts", given.get("http_fetch_hosts", []))
         plain = tuple(tool for tool in tools if tool != HTTP_FETCH)
@@ -250,27 +176,21 @@ class _Compiler:
             drafts.append(fetch)
         return drafts
 
-    def _read_match(self, where: str, rule: Mapping[str, JsonValue], draft: "_Draft") -> None:
-        match = rule.get("match", "any")
-        if match == "any":
+    def _read_match(self, where: str, given: Any, draft: "_Draft") -> None:
+        if given == "any":
             return
-        if match == "otherwise":
+        if given == "otherwise":
             draft.otherwise = True
             draft.form["otherwise"] = True
             if draft.effect is not Effect.ASK:
-                self._problem(f"{where}.match", "only an ask can be for what no allow matches")
+                self._problem(where, "only an ask can be for what no allow matches")
             return
-        where = f"{where}.match"
-        given = self._mapping(where, match)
-        self._keys(where, given, _MATCH_KEYS)
-        if not given:
-            self._problem(where, "is empty; say `match: any` if you mean every call")
         if "level" in given:
-            levels = self._choices(f"{where}.level", given["level"], list(Level))
+            levels = self._levels(f"{where}.level", given["level"])
             draft.form["level"] = sorted(levels)
             draft.add(f"level {_list(levels)}", conditions.tool_level_is(levels), standing=True)
         if "client" in given:
-            wanted = self._flag(f"{where}.client", given["client"])
+            wanted = given["client"]
             draft.form["client"] = wanted
             draft.add(
                 f"client {json.dumps(wanted)}", conditions.runs_on_client(wanted), standing=True
@@ -285,25 +205,19 @@ class _Compiler:
         if "command" in given:
             self._read_commands(f"{where}.command", given["command"], draft)
 
-    def _read_url(self, where: str, value: JsonValue, draft: "_Draft") -> None:
-        given = self._mapping(where, value)
-        self._keys(where, given, _URL_KEYS)
-        if not given:
-            self._problem(where, "is empty; say `match: any` if you mean every call")
-        public = given.get("public")
-        if "public" in given and not isinstance(public, bool):
-            self._problem(f"{where}.public", "must be true or false")
+    def _read_url(self, where: str, given: Mapping[str, Any], draft: "_Draft") -> None:
+        texts = {
+            key: [text.lower() for text in self._texts(f"{where}.{key}", given[key])]
+            for key in ("scheme", "method")
+            if key in given
+        }
         self._add_url(
             draft,
-            schemes=None
-            if "scheme" not in given
-            else self._lower(f"{where}.scheme", given["scheme"]),
-            hosts=None if "host" not in given else self._hosts(f"{where}.host", given["host"]),
-            methods=None
-            if "method" not in given
-            else self._lower(f"{where}.method", given["method"]),
-            ports=None if "port" not in given else self._ports(f"{where}.port", given["port"]),
-            public=public if isinstance(public, bool) else None,
+            schemes=texts.get("scheme"),
+            hosts=self._hosts(f"{where}.host", given["host"]) if "host" in given else None,
+            methods=texts.get("method"),
+            ports=_listed(given["port"]) if "port" in given else None,
+            public=given.get("public"),
         )
 
     def _add_url(
@@ -356,19 +270,10 @@ class _Compiler:
         draft.goes_by(key)
         draft.add(f"{key} {_list(texts)}", make(patterns))
 
-    def _read_arguments(self, where: str, value: JsonValue, draft: "_Draft") -> None:
-        given = self._mapping(where, value)
-        if not given:
-            self._problem(where, "is empty; say `match: any` if you mean every call")
+    def _read_arguments(self, where: str, given: Mapping[str, Any], draft: "_Draft") -> None:
         for name, wanted in given.items():
             path = self._argument_path(f"{where}.{name}", name)
-            each = wanted if isinstance(wanted, list) else [wanted]
-            scalars: list[conditions.Scalar] = [
-                one for one in each if isinstance(one, str | int | float | bool)
-            ]
-            if len(scalars) != len(each):
-                self._problem(f"{where}.{name}", "must be text, numbers, true or false")
-            scalars = self._unfold_scalars(f"{where}.{name}", scalars)
+            scalars = self._unfold_scalars(f"{where}.{name}", _listed(wanted))
             if path[0] == "env":
                 draft.env_names.update(path[1:2])
             draft.goes_by(path[0])
@@ -412,26 +317,16 @@ class _Compiler:
                 f"{text!r}: {words[0]} runs what its arguments say, so an allow must give them all",
             )
 
-    def _read_for(self, where: str, value: JsonValue, draft: "_Draft") -> None:
-        given = self._mapping(f"{where}.for", value)
-        self._keys(f"{where}.for", given, _FOR_KEYS)
+    def _read_for(self, where: str, given: Mapping[str, Any], draft: "_Draft") -> None:
         for key, wanted in given.items():
-            if key not in _FOR_KEYS:
-                continue
-            if key == "level":
-                texts = self._choices(f"{where}.for.level", wanted, list(Level))
-            else:
-                each = wanted if isinstance(wanted, list) else [wanted]
-                nobody = [""] if "" in each else []  # a caller that has none
-                texts = self._texts(f"{where}.for.{key}", [one for one in each if one != ""])
-                texts += nobody
+            spot = f"{where}.{key}"
+            texts = self._texts(spot, wanted) if key != "level" else self._levels(spot, wanted)
             draft.form[f"for.{key}"] = sorted(texts)
             draft.add(f"for {key} {_list(texts)}", conditions.caller_is(key, texts), standing=True)
 
-    def _read_when(self, where: str, value: JsonValue, draft: "_Draft") -> None:
-        given = self._mapping(f"{where}.when", value)
+    def _read_when(self, where: str, given: Mapping[str, Any], draft: "_Draft") -> None:
         for name, wanted in given.items():
-            spot = f"{where}.when.{name}"
+            spot = f"{where}.{name}"
             if not name.startswith("args."):
                 self._problem(spot, "must be an argument: args.<name>")
                 continue
@@ -493,47 +388,31 @@ class _Compiler:
             self._problem(where, f"{op} needs a text, a number, true or false")
 
     def _read_tests(
-        self, where: str, value: JsonValue, *, of: "_Draft | None" = None
+        self, where: str, value: Sequence[Mapping[str, Any]], *, of: "_Draft | None" = None
     ) -> list[PolicyTest]:
-        if not isinstance(value, list):
-            self._problem(where, "must be a list")
-            return []
         return [self._read_test(f"{where}[{index}]", test, of) for index, test in enumerate(value)]
 
-    def _read_test(self, where: str, value: JsonValue, of: "_Draft | None") -> PolicyTest:
-        given = self._mapping(where, value)
-        self._keys(where, given, _TEST_KEYS)
-        tool = given.get("call", of.tools[0] if of and of.tools else None)
-        if not isinstance(tool, str) or not tool or "*" in tool:
+    def _read_test(self, where: str, given: Mapping[str, Any], of: "_Draft | None") -> PolicyTest:
+        tool = given.get("call", of.tools[0] if of and of.tools else "")
+        if not tool or "*" in tool:
             self._problem(f"{where}.call", "must name a tool")
-            tool = ""
-        caller = self._mapping(f"{where}.as", given.get("as", {}))
-        self._keys(f"{where}.as", caller, _FOR_KEYS)
-        texts = {
-            key: self._text(f"{where}.as.{key}", text)
-            for key, text in caller.items()
-            if key in _FOR_KEYS and key != "level"
-        }
-        expect = given.get("expect", of.effect.value if of else None)
-        if expect not in list(Effect):
+        expect = given.get("expect", of.effect if of else None)
+        if expect is None:
             self._problem(f"{where}.expect", "must be allow, ask or deny")
-            expect = Effect.DENY
-        effect = Effect(str(expect))
-        implied = of.id if of and of.effect is effect else ""
+        effect = Effect(expect or Effect.DENY)
+        caller = given.get("as", {})
         return PolicyTest(
             where=where,
             call=ToolRequest(
                 request_id="test",
                 tool=tool,
-                args=self._mapping(f"{where}.args", given.get("args", {})),
-                caller=Caller(
-                    **texts, level=self._level(f"{where}.as.level", caller.get("level", "read"))
-                ),
-                on_client=self._flag(f"{where}.client", given.get("client", False)),
+                args=given.get("args", {}),
+                caller=Caller(**{**caller, "level": Level(caller.get("level", Level.READ))}),
+                on_client=given.get("client", False),
             ),
-            level=self._level(f"{where}.level", given.get("level", "read")),
+            level=Level(given.get("level", Level.READ)),
             expect=effect,
-            rule_id=self._text(f"{where}.rule", given["rule"]) if "rule" in given else implied,
+            rule_id=given.get("rule", of.id if of and of.effect is effect else ""),
         )
 
     def _check_test_rules(self, tests: Iterable[PolicyTest], drafts: Sequence["_Draft"]) -> None:
@@ -545,30 +424,10 @@ class _Compiler:
     def _problem(self, where: str, what: str) -> None:
         self._problems.append(f"{where}: {what}" if where else what)
 
-    def _keys(self, where: str, given: Mapping[str, JsonValue], known: Sequence[str]) -> None:
-        for key in given:
-            if key not in known:
-                spot = f"{where}.{key}" if where else str(key)
-                self._problem(spot, f"unknown key (known: {', '.join(known)})")
-
-    def _mapping(self, where: str, value: JsonValue) -> dict[str, JsonValue]:
-        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-            return dict(value)
-        self._problem(where, "must be a mapping with names as keys")
-        return {}
-
-    def _text(self, where: str, value: JsonValue) -> str:
-        if isinstance(value, str) and 0 < len(value) <= MAX_TEXT and value.strip():
-            return value
-        self._problem(where, f"must be text of 1 to {MAX_TEXT} characters")
-        return "?"
-
-    def _texts(self, where: str, value: JsonValue) -> list[str]:
+    def _texts(self, where: str, value: Any) -> list[str]:
         """One text or a list of them, with `$group` unfolded; an empty list matches nothing."""
-        each = value if isinstance(value, list) else [value]
         texts: list[str] = []
-        for one in each:
-            text = self._text(where, one)
+        for text in _listed(value):
             texts.extend(self._unfold(where, text) if text.startswith("$") else [text])
         if len(texts) > MAX_PATTERNS:
             self._problem(where, f"more than {MAX_PATTERNS} patterns")
@@ -593,14 +452,14 @@ class _Compiler:
                 unfolded.append(one)
         return unfolded
 
-    def _tools(self, where: str, value: JsonValue) -> tuple[str, ...]:
+    def _tools(self, where: str, value: Any) -> tuple[str, ...]:
         tools = self._texts(where, value)
         for tool in tools:
             if not _TOOL.fullmatch(tool):
                 self._problem(where, f"{tool!r} is not a tool's name")
         return tuple(dict.fromkeys(tools))
 
-    def _hosts(self, where: str, value: JsonValue) -> list[str]:
+    def _hosts(self, where: str, value: Any) -> list[str]:
         hosts: list[str] = []
         for text in self._texts(where, value):
             try:
@@ -609,26 +468,11 @@ class _Compiler:
                 self._problem(where, f"{text!r}: {bad}")
         return hosts
 
-    def _lower(self, where: str, value: JsonValue) -> list[str]:
-        return [text.lower() for text in self._texts(where, value)]
-
-    def _choices(self, where: str, value: JsonValue, known: Sequence[str]) -> list[str]:
+    def _levels(self, where: str, value: Any) -> list[str]:
         texts = self._texts(where, value)
-        for text in texts:
-            if text not in known:
-                self._problem(where, f"must be one of {', '.join(known)}")
+        if not all(text in list(Level) for text in texts):
+            self._problem(where, f"must be one of {', '.join(Level)}")
         return texts
-
-    def _flag(self, where: str, value: JsonValue) -> bool:
-        if not isinstance(value, bool):
-            self._problem(where, "must be true or false")
-        return value is True
-
-    def _level(self, where: str, value: JsonValue) -> Level:
-        if value in list(Level):
-            return Level(str(value))
-        self._problem(where, f"must be one of {', '.join(Level)}")
-        return Level.READ
 
     def _argument_path(self, where: str, name: str) -> list[str]:
         path = name.split(".")
@@ -722,6 +566,10 @@ class _Draft:
             by_path=self.by_path,
             by_cwd=self.by_cwd,
         )
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _version(drafts: Sequence[_Draft]) -> str:

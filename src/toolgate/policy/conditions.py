@@ -16,7 +16,7 @@ from toolgate.policy.inputs import EvaluationError, Facts, Hidden, argument_at
 from toolgate.policy.model import MAYBE, NO, YES, Answer, Check, CommandRule
 from toolgate.policy.paths import PathPattern
 from toolgate.policy.shell import Argv, Command, CommandPattern, base_name
-from toolgate.policy.urls import HostSet, Url, is_public
+from toolgate.policy.urls import HostSet, PolicyUrl, is_public
 
 Scalar = None | bool | int | float | str
 
@@ -79,7 +79,7 @@ def url_matches(
     if any(each is not None and not each for each in wanted):
         return lambda _: NO
 
-    def one(url: Url | None) -> Answer:
+    def one(url: PolicyUrl | None) -> Answer:
         if url is None:
             return MAYBE
         fits = (

@@ -20,7 +20,7 @@ from toolgate.policy.shell import (
     tidied,
     with_other_spellings,
 )
-from toolgate.policy.urls import BadUrl, Url, parse_url
+from toolgate.policy.urls import BadUrl, PolicyUrl, parse_url
 
 COMMAND_ARGUMENTS: Final = ("command", "cmd")
 CWD_ARGUMENT: Final = "cwd"
@@ -48,7 +48,7 @@ class Facts:
     # Defaults of the class, so that a call pays only for what is asked.
     _script: Script | None = None
     _commands: list[Command] | None = None
-    _urls: list[Url | None] | None = None
+    _urls: list[PolicyUrl | None] | None = None
     _paths: list[tuple[str, ...] | None] | None = None
     _cwd: tuple[tuple[str, ...] | None] | None = None
 
@@ -102,7 +102,7 @@ class Facts:
         return (*argvs, *tidy) if tidy else argvs
 
     @property
-    def urls(self) -> list[Url | None]:
+    def urls(self) -> list[PolicyUrl | None]:
         """The URLs of the call; None for each whose host cannot be told."""
         if self._urls is None:
             args = self.args
@@ -203,7 +203,7 @@ def _arguments(args: Mapping[str, JsonValue], names: Sequence[str]) -> Iterator[
             yield value
 
 
-def _url(value: JsonValue) -> Url | None:
+def _url(value: JsonValue) -> PolicyUrl | None:
     try:
         return parse_url(value) if isinstance(value, str) else None
     except BadUrl:

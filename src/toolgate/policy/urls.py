@@ -28,19 +28,19 @@ class BadUrl(ValueError):
     """A URL whose host cannot be told for certain."""
 
 
-class Url(NamedTuple):
+class PolicyUrl(NamedTuple):
     scheme: str
     host: str
     port: int
     has_user: bool
 
 
-def parse_url(text: str) -> Url:
+def parse_url(text: str) -> PolicyUrl:
     """Raises BadUrl."""
     plain = _PLAIN.fullmatch(text) if len(text) <= MAX_URL else None
     if plain is not None:
         scheme, authority = plain.groups()
-        return Url(scheme, host_name(authority), 443 if scheme == "https" else 80, False)
+        return PolicyUrl(scheme, host_name(authority), 443 if scheme == "https" else 80, False)
     if len(text) > MAX_URL or not text.isprintable():
         raise BadUrl("it is too long or holds characters that do not print")
     found = _URL.fullmatch(text)
@@ -55,7 +55,7 @@ def parse_url(text: str) -> Url:
     number = int(port) if port else _DEFAULT_PORTS.get(scheme, 0)
     if number > 65_535 or (port and number == 0):
         raise BadUrl("its port is out of range")
-    return Url(scheme, host_name(six or name), number, user is not None)
+    return PolicyUrl(scheme, host_name(six or name), number, user is not None)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from toolgate.journal.journal import Journal
+from toolgate.journal.paging import all_events
 from toolgate.runs import records
 from toolgate.runs.agents.agent import Said
 from toolgate.runs.deliveries import DELTA, RETRACTED, STATE
@@ -29,11 +30,12 @@ class Conversations:
     async def length_of(self, session_id: str, run_id: str) -> int:
         """The number of characters of a run's text in its session's stream, without retracted ones."""
         stream = records.session_stream(session_id)
-        total = after = 0
-        while events := await self.journal.read(stream, after=after, subject=run_id):
-            total += sum(len(_decode_text(one.data).text) for one in events if one.type == DELTA)
-            total -= sum(retracted(one.data) for one in events if one.type == STATE)
-            after = events[-1].seq
+        total = 0
+        async for event in all_events(self.journal, stream, subject=run_id):
+            if event.type == DELTA:
+                total += len(_decode_text(event.data).text)
+            elif event.type == STATE:
+                total -= retracted(event.data)
         return total
 
     async def history(self, session_id: str, *, before: str) -> list[Said]:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from toolgate.journal.journal import Append, Delete, Event, Journal, NewEvent, Operation, Put, Row
+from toolgate.journal.paging import all_events
 from toolgate.runs.deliveries import Delivery
 from toolgate.runs.state import (
     CallMoved,
@@ -220,10 +221,6 @@ async def load(journal: Journal, run_id: str, *, since: RunState | None = None) 
     """
     state = since
     after = 0 if since is None else since.seq
-    while True:
-        events = await journal.read(run_stream(run_id), after=after, limit=PAGE)
-        for event in events:
-            state = reduce(state, fact_of(event))
-        if len(events) < PAGE:
-            return state
-        after = events[-1].seq
+    async for event in all_events(journal, run_stream(run_id), after=after):
+        state = reduce(state, fact_of(event))
+    return state

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
 from toolgate.journal.journal import Delete, Journal, Put, Row
+from toolgate.journal.paging import all_rows
 from toolgate.runs import records
 from toolgate.runs.conversations import HISTORY_RUNS
 from toolgate.runs.records import Owner
@@ -78,18 +79,16 @@ class Retention:
     async def _forget_runs(self, before: int) -> int:
         """Delete the runs that ended before a time; never an open one."""
         forgotten = 0
-        after, end = "", records.ended_key(before, "")
-        while rows := await self.journal.scan(records.ENDED_RUNS, after=after, limit=PAGE):
-            for row in rows:
-                if row.key >= end:
-                    return forgotten
-                try:
-                    forgotten += await self._forget_run(row, before)
-                except Unavailable:
-                    raise
-                except Exception:  # the runs after it must still be deleted
-                    log.exception("run_not_forgotten key=%s", row.key)
-            after = rows[-1].key
+        end = records.ended_key(before, "")
+        async for row in all_rows(self.journal, records.ENDED_RUNS, page=PAGE):
+            if row.key >= end:
+                break
+            try:
+                forgotten += await self._forget_run(row, before)
+            except Unavailable:
+                raise
+            except Exception:  # the runs after it must still be deleted
+                log.exception("run_not_forgotten key=%s", row.key)
         return forgotten
 
     async def _forget_run(self, row: Row, before: int) -> int:

@@ -18,6 +18,7 @@ from toolgate.access.revocations import REASON, REVOCATIONS
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, NotFound
 from toolgate.journal.journal import Delete, Journal, Put, Row
+from toolgate.journal.paging import all_rows
 from toolgate.runs.orchestrator import Declined, Orchestrator
 
 log = logging.getLogger(__name__)
@@ -37,11 +38,8 @@ class Revocations:
 
     async def load(self) -> None:
         """Handle the rows that the last process left, before any run goes on."""
-        after = ""
-        while rows := await self.journal.scan(REVOCATIONS, after=after):
-            for row in rows:
-                await self.end_runs(row.key)
-            after = rows[-1].key
+        async for row in all_rows(self.journal, REVOCATIONS):
+            await self.end_runs(row.key)
 
     async def end_runs(self, name: str) -> None:
         """End the runs of a revoked name; an error is logged and tried again."""

@@ -32,6 +32,7 @@ from toolgate.journal.journal import (
     Put,
     Row,
 )
+from toolgate.journal.paging import all_rows
 from toolgate.runs import deliveries, records
 from toolgate.runs.agents.registry import Agents
 from toolgate.runs.client_tools import SessionTools
@@ -477,13 +478,9 @@ class Runs:
         if session_id:
             runs = await records.open_of(self.journal, session_id)
             return [(run_id, session_id) for run_id in runs]
-        found: list[tuple[str, str]] = []
-        after = ""
-        while rows := await self.journal.scan(records.OPEN_RUNS, after=after):
-            owners = (records.decode_owner(row.value) for row in rows)
-            found.extend((owner.run_id, owner.session_id) for owner in owners)
-            after = rows[-1].key
-        return found
+        rows = all_rows(self.journal, records.OPEN_RUNS)
+        owners = [records.decode_owner(row.value) async for row in rows]
+        return [(owner.run_id, owner.session_id) for owner in owners]
 
     async def receive(self, session_id: str, delivery: Delivery) -> None:
         """Store an event of a run of another orchestrator."""

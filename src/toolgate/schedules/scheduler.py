@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from toolgate.core.clock import Clock
+from toolgate.core.concurrency import Background
 from toolgate.core.errors import Conflict, ToolgateError, Unavailable
 from toolgate.journal.journal import Delete, Journal, Operation, Put, Row
 from toolgate.schedules.cron import Cron, Schedule, parse
@@ -84,7 +85,7 @@ class Scheduler:
     wake_at: Callable[[int], None]
     _plans: dict[str, tuple[Entry, Schedule]] = field(default_factory=dict)
     _last: dict[str, int] = field(default_factory=dict)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _tasks: Background = field(default_factory=Background)
 
     async def load(self) -> None:
         """Write rows for new schedules and delete those of old ones; raises Invalid for a wrong line."""
@@ -176,14 +177,10 @@ class Scheduler:
         self._go(row.key, entry.kind, now)
 
     async def stop(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     def _go(self, name: str, kind: str, taken: int) -> None:
-        task = asyncio.create_task(self._do(name, kind, taken), name=f"schedule {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._do(name, kind, taken), name=f"schedule {name}")
 
     async def _do(self, name: str, kind: str, taken: int) -> None:
         entry, _ = self._plans[name]

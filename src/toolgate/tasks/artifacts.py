@@ -8,7 +8,6 @@ import asyncio
 import base64
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +18,8 @@ from toolgate.core.enums import TaskCode
 from toolgate.core.errors import Conflict, Damaged, NotFound, Unavailable
 from toolgate.core.ids import NewId
 from toolgate.journal.blobs import Blobs
-from toolgate.journal.journal import Delete, Journal, Operation, Put, Row
+from toolgate.journal.journal import Delete, Journal, Operation, Put
+from toolgate.journal.paging import all_rows
 from toolgate.tasks.state import (
     ARTIFACT_TTL_MS,
     CHUNK_LIMIT,
@@ -162,7 +162,9 @@ class Artifacts:
         """Turn what has expired into tombstones, and drop old tombstones; returns how many."""
         now = self._clock.now_ms()
         self._kept.clear()
-        everything = [(_decode(row.value), row.version) async for row in self._rows()]
+        everything = [
+            (_decode(row.value), row.version) async for row in all_rows(self._journal, COLLECTION)
+        ]
         in_use = Counter(a.digest for a, _ in everything if a.digest and now < a.expires_at)
         changed = 0
         for artifact, version in everything:
@@ -191,13 +193,6 @@ class Artifacts:
         except Conflict:  # changed since it was read: the next sweep reads it again
             return False
         return True
-
-    async def _rows(self) -> AsyncIterator[Row]:
-        after = ""
-        while rows := await self._journal.scan(COLLECTION, after=after):
-            for row in rows:
-                yield row
-            after = rows[-1].key
 
 
 def _put(artifact: Artifact, *, expected: int) -> Put:

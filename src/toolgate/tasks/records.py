@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put
+from toolgate.journal.paging import all_rows
 from toolgate.tasks.state import TaskEvent, TaskRun
 
 RUNS: Final = "task_runs"
@@ -69,11 +70,8 @@ async def forget(journal: Journal, run: TaskRun) -> list[Operation]:
 
 async def load(journal: Journal) -> AsyncIterator[Stored]:
     """Every run in the journal, oldest first."""
-    after = ""
-    while rows := await journal.scan(RUNS, after=after):
-        for row in rows:
-            yield Stored(_decode(row.value), row.version)
-        after = rows[-1].key
+    async for row in all_rows(journal, RUNS):
+        yield Stored(_decode(row.value), row.version)
 
 
 def _event(name: str, run: TaskRun) -> NewEvent:

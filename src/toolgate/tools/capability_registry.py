@@ -13,6 +13,7 @@ from toolgate.core.enums import HealthStatus
 from toolgate.core.errors import Conflict, Invalid, NotFound
 from toolgate.core.tools import JsonValue
 from toolgate.journal.journal import Check, Journal, Operation, Put
+from toolgate.journal.paging import all_rows
 from toolgate.journal.rows import ATTEMPTS
 from toolgate.secrets.seal import Seal
 from toolgate.tools.capabilities import Capability, Server
@@ -43,11 +44,8 @@ class Capabilities:
     async def load(self) -> None:
         self._known = {one.capability_id: one for one in self.built_in}
         self._versions = {}
-        after = ""
-        while rows := await self.journal.scan(CAPABILITIES, after=after):
-            for row in rows:
-                self._keep(row.key, _decode(self.seal.open(row.value)), row.version)
-            after = rows[-1].key
+        async for row in all_rows(self.journal, CAPABILITIES):
+            self._keep(row.key, _decode(self.seal.open(row.value)), row.version)
         for capability in self._known.values():
             self._learn(capability)
 

@@ -23,6 +23,7 @@ from toolgate.core.errors import Conflict, Invalid, Unavailable
 from toolgate.evidence import evidence
 from toolgate.evidence.audit import STREAM, TOOL_RUN, decode_row
 from toolgate.journal.journal import Event, Journal, Put
+from toolgate.journal.paging import all_events, all_rows
 
 BLOCK: Final = 1000  # audit rows that share a summary
 BLOCKS: Final = "episode_blocks"
@@ -117,12 +118,8 @@ async def _search_blocks(
 
 
 async def _blocks(journal: Journal) -> dict[int, Block]:
-    known: dict[int, Block] = {}
-    after = ""
-    while rows := await journal.scan(BLOCKS, after=after, limit=PAGE):
-        known |= {int(row.key): _decode_block(row.value) for row in rows}
-        after = rows[-1].key
-    return known
+    rows = all_rows(journal, BLOCKS, page=PAGE)
+    return {int(row.key): _decode_block(row.value) async for row in rows}
 
 
 async def _events_of(journal: Journal, number: int, *, until: int) -> list[Event]:
@@ -180,10 +177,8 @@ async def _rows_of(journal: Journal, request_id: str, *, forward: bool) -> list[
     """The audit rows of the runs in which this id was used."""
     found: list[Event] = []
     for run_id in await _runs_of(journal, request_id):
-        after = 0
-        while page := await journal.read(STREAM, after=after, limit=PAGE, subject=run_id):
-            found += page
-            after = page[-1].seq
+        rows = all_events(journal, STREAM, subject=run_id, page=PAGE)
+        found += [event async for event in rows]
     return sorted(found, key=lambda event: event.seq, reverse=not forward)
 
 

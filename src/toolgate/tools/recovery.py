@@ -12,6 +12,7 @@ from toolgate.core.enums import CallStatus
 from toolgate.core.tools import Caller
 from toolgate.evidence.evidence import STREAM
 from toolgate.journal.journal import Operation
+from toolgate.journal.paging import all_events
 from toolgate.tools.calls import (
     EXECUTIONS,
     Entry,
@@ -43,13 +44,12 @@ async def recover(
     """
     decided: dict[str, None] = {}
     after = await ledger.finished_through()
-    while records := await ledger.journal.read(STREAM, after=after, limit=PAGE):
-        after = records[-1].seq
-        for record in records:
-            if record.type == "decision":
-                decided[record.subject] = None
-            elif record.type in ENDS:
-                decided.pop(record.subject, None)
+    async for record in all_events(ledger.journal, STREAM, after=after, page=PAGE):
+        after = record.seq
+        if record.type == "decision":
+            decided[record.subject] = None
+        elif record.type in ENDS:
+            decided.pop(record.subject, None)
     found = 0
     for request_id in decided:
         found += await _recover_one(ledger, request_id, is_repeatable, also)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from toolgate.core.addresses import Host
+from toolgate.core.concurrency import Background
 from toolgate.core.errors import Invalid, ToolgateError, Unavailable
 from toolgate.core.urls import parse_url, split_authority
 from toolgate.web.guard import Guard, connect
@@ -142,7 +143,7 @@ class EgressProxy:
         self._limits = limits
         self._pages = pages
         self._servers: list[asyncio.Server] = []
-        self._open: set[asyncio.Task[None]] = set()
+        self._open = Background()
 
     async def listen_tcp(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen on a loopback address; returns the port."""
@@ -157,9 +158,7 @@ class EgressProxy:
     async def close(self) -> None:
         for server in self._servers:
             server.close()
-        for task in self._open:
-            task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
+        await self._open.stop()
         for server in self._servers:
             await server.wait_closed()
         self._servers.clear()
@@ -175,9 +174,7 @@ class EgressProxy:
             writer.write(_status(503, "too many connections"))
             writer.close()
             return
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
+        self._open.start(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

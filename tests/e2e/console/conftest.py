@@ -47,7 +47,8 @@ async def link_of(program: Program) -> str:
 async def session(program: Program) -> AsyncIterator[aiohttp.ClientSession]:
     """Signed in, without a browser."""
     jar = aiohttp.CookieJar(unsafe=True)
-    async with aiohttp.ClientSession(cookie_jar=jar, headers=MARK) as http:
+    mark = {**MARK, "Origin": program.urls["gateway"]}
+    async with aiohttp.ClientSession(cookie_jar=jar, headers=mark) as http:
         url = f"{api(program)}/sign-in"
         assert await status_of(http, "POST", url, json={"token": TOKEN}) == 200
         yield http
@@ -57,6 +58,10 @@ async def status_of(http: aiohttp.ClientSession, method: str, url: str, **given:
     """The status of an answer whose body nobody wants."""
     async with http.request(method, url, **given) as answer:
         return answer.status
+
+
+def gateway(program: Program, path: str) -> str:
+    return program.urls["gateway"] + path
 
 
 def api(program: Program) -> str:
@@ -71,7 +76,7 @@ async def context(
         viewport={"width": 1280, "height": 800}, reduced_motion="reduce"
     )
     cookies = session.cookie_jar.filter_cookies(URL(api(program)))
-    cookie = cookies["toolgate_console"]
+    cookie = cookies["toolgate_operator"]
     await made.add_cookies(
         [{"name": cookie.key, "value": cookie.value, "url": program.urls["console"]}]
     )

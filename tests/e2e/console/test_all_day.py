@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from tests.e2e.console.conftest import Ask, api
+from tests.e2e.console.conftest import Ask, gateway
 from tests.e2e.console.test_left_open import TELL
 from tests.e2e.harness import Program
 
@@ -17,16 +17,16 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 def run_line(number: int) -> dict[str, Any]:
     """A run that is younger than any real one."""
     return {
-        "run_id": f"run_z{number:025}",
+        "runId": f"run_z{number:025}",
         "status": "DONE",
-        "agent_id": "script",
-        "user_id": "amara",
-        "session_id": "sess_1",
+        "agentId": "script",
+        "userId": "amara",
+        "sessionId": "sess_1",
         "preview": f"run {number}",
         "code": "",
         "message": "",
-        "started_at": 1,
-        "ended_at": 2,
+        "createdAt": 1,
+        "endedAt": 2,
     }
 
 
@@ -38,9 +38,9 @@ async def test_runs_that_newer_ones_push_off_the_page_are_on_the_next(
     await expect(page.locator("tbody tr")).to_have_count(1)
     await page.evaluate(TELL, {"runs": [run_line(number) for number in range(120)]})
     await expect(page.locator("tbody tr")).to_have_count(100)
-    async with page.expect_request("**/console/api/runs?*cursor=*") as asked:
+    async with page.expect_request("**/runs?*cursor=*") as asked:
         await page.get_by_role("button", name="Older").click()
-    assert f"cursor={run_line(20)['run_id']}" in (await asked.value).url
+    assert f"cursor={run_line(20)['runId']}" in (await asked.value).url
     await expect(page.get_by_text("the first of all")).to_be_visible()
 
 
@@ -121,7 +121,7 @@ async def test_an_opened_checkpoint_stays_open_when_records_come(
     await page.get_by_text("The signed checkpoint").click()
     checkpoint = page.locator("details pre")
     await expect(checkpoint).to_be_visible()
-    async with page.expect_response("**/console/api/evidence?*"):
+    async with page.expect_response("**/evidence?*"):
         await page.evaluate(TELL, {"touched": ["evidence"]})
     await page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     await expect(checkpoint).to_be_visible()
@@ -151,7 +151,7 @@ async def test_a_policy_that_is_being_written_outlives_a_session_that_ends(
     cookies = await page.context.cookies()
     await page.context.clear_cookies()
     await page.evaluate(
-        "import('/console/static/api.js').then(({ get }) => get('/me').catch(() => {}))"
+        "import('/console/static/api.js').then(({ get }) => get('~/me').catch(() => {}))"
     )
     await expect(page.get_by_label("The operator's token")).to_be_visible()
     await expect(page.get_by_role("dialog")).to_have_count(0)
@@ -173,7 +173,7 @@ async def test_a_runner_without_an_address_is_not_said_to_be_this_machine(
     page: Page, program: Program, session: aiohttp.ClientSession
 ) -> None:
     wanted = {"tenantId": "t_default", "kind": "docker-runner"}
-    async with session.put(f"{api(program)}/targets/lab", json=wanted) as answer:
+    async with session.put(gateway(program, "/execution-targets/lab"), json=wanted) as answer:
         assert answer.status == 200
     await page.goto(f"{program.urls['console']}/targets")
     row = page.get_by_role("row").filter(has_text="docker-runner")
@@ -232,18 +232,18 @@ async def test_a_draft_does_not_undo_what_another_has_put_in_force_since(
     await page.goto(f"{program.urls['console']}/policy")
     text = page.get_by_role("textbox", name="The policy")
     await text.press_sequentially("# mine\n")
-    async with session.get(f"{api(program)}/policy") as answer:
-        found = await answer.json()
+    async with session.get(gateway(program, "/policy")) as answer:
+        found = (await answer.json())["data"]
     rule = "rules:\n  - {id: theirs, deny: theirs.tool, match: any, reason: Theirs}\n"
     theirs = {"text": found["text"].replace("rules:\n", rule, 1), "over": found["version"]}
-    async with session.put(f"{api(program)}/policy", json=theirs) as answer:
+    async with session.put(gateway(program, "/policy"), json=theirs) as answer:
         assert answer.status == 200
     await page.reload()
     await expect(page.get_by_text("This is your draft")).to_be_visible()
     await page.get_by_role("button", name="Activate…").click()
-    async with page.expect_response("**/console/api/policy") as put:
+    async with page.expect_response(gateway(program, "/policy")) as put:
         await page.get_by_role("button", name="Activate", exact=True).click()
-    assert (await put.value).status == 409
+    assert (await put.value).status == 400
     await page.get_by_role("button", name="Keep it").click()
     await page.get_by_role("button", name="Discard it").click()
     await expect(text).to_have_value(theirs["text"])
@@ -256,11 +256,11 @@ async def test_a_draft_over_a_changed_policy_is_put_in_force_once_they_were_comp
     text = page.get_by_role("textbox", name="The policy")
     await text.press_sequentially("# kept\n")
     mine = await text.input_value()
-    async with session.get(f"{api(program)}/policy") as answer:
-        found = await answer.json()
+    async with session.get(gateway(program, "/policy")) as answer:
+        found = (await answer.json())["data"]
     rule = "rules:\n  - {id: meanwhile, deny: their.tool, match: any, reason: Theirs}\n"
     theirs = {"text": found["text"].replace("rules:\n", rule, 1), "over": found["version"]}
-    async with session.put(f"{api(program)}/policy", json=theirs) as answer:
+    async with session.put(gateway(program, "/policy"), json=theirs) as answer:
         assert answer.status == 200
     await page.get_by_role("button", name="Activate…").click()
     await page.get_by_role("button", name="Activate", exact=True).click()
@@ -271,8 +271,8 @@ async def test_a_draft_over_a_changed_policy_is_put_in_force_once_they_were_comp
     await page.get_by_role("button", name="Activate…").click()
     await page.get_by_role("button", name="Activate", exact=True).click()
     await expect(page.locator("#toasts")).to_contain_text("in force")
-    async with session.get(f"{api(program)}/policy") as answer:
-        assert (await answer.json())["text"] == mine
+    async with session.get(gateway(program, "/policy")) as answer:
+        assert (await answer.json())["data"]["text"] == mine
 
 
 async def test_an_hour_that_was_too_busy_to_be_counted_does_not_look_counted(
@@ -293,7 +293,9 @@ async def test_a_target_that_is_set_elsewhere_comes_by_itself(
     await page.goto(f"{program.urls['console']}/targets")
     await expect(page.locator(".top .linked.on")).to_be_visible()
     wanted = {"tenantId": "t_default", "kind": "docker-runner"}
-    async with session.put(f"{api(program)}/targets/set-elsewhere", json=wanted) as answer:
+    async with session.put(
+        gateway(program, "/execution-targets/set-elsewhere"), json=wanted
+    ) as answer:
         assert answer.status == 200
     await expect(page.get_by_role("table")).to_contain_text("set-elsewhere")
 
@@ -363,12 +365,14 @@ async def test_enter_saves_what_a_dialog_asks_for_and_a_refusal_is_in_front_of_i
     await page.get_by_role("button", name="Register a capability…").click()
     dialog = page.get_by_role("dialog")
     name = dialog.get_by_label(re.compile("^Name"))
-    await name.fill("a..b")
+    await name.fill("by-enter")
+    await dialog.get_by_label("Server").select_option("command")
+    await dialog.get_by_label(re.compile("^Mounts")).fill("nowhere")
     await name.press("Enter")
     toast = page.locator(".toast")
-    await expect(toast).to_contain_text("1 to 128")
+    await expect(toast).to_contain_text("a command or a URL")
     assert await toast.evaluate(IS_IN_FRONT)
-    await name.fill("by-enter")
+    await dialog.get_by_label("Server").select_option("")
     await name.press("Enter")
     await expect(page.get_by_role("table")).to_contain_text("by-enter")
     await expect(dialog).to_have_count(0)

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.e2e.console.conftest import Ask, api, status_of
+from tests.e2e.console.conftest import Ask, gateway, status_of
 from tests.e2e.console.test_story import VIEWS, WANTS_TO_WRITE
 from tests.e2e.harness import Program
 from tests.support.npm import npm_file
@@ -14,7 +14,7 @@ from tests.support.npm import npm_file
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 READS_A_PAGE = {
-    "template": "batch_extract_pages",
+    "templateId": "batch_extract_pages",
     "inputs": {"urls": ["http://nowhere.invalid/"]},
 }
 RUN = "axe.run({resultTypes: ['violations']}).then((result) => result.violations)"
@@ -44,7 +44,7 @@ async def test_axe_finds_no_serious_violation(
     language: str,
     width: int,
 ) -> None:
-    assert await status_of(session, "POST", f"{api(program)}/tasks", json=READS_A_PAGE) == 200
+    assert await status_of(session, "POST", gateway(program, "/tasks"), json=READS_A_PAGE) == 200
     await ask(WANTS_TO_WRITE)
     console = program.urls["console"]
     await page.add_init_script(

@@ -6,27 +6,22 @@ import re
 import aiohttp
 import pytest
 
-from tests.e2e.console.conftest import MARK, TOKEN, Ask, api, status_of
+from tests.e2e.console.conftest import MARK, TOKEN, Ask, api, gateway, status_of
 from tests.e2e.harness import PATIENCE, Program
+from toolgate.access.sign_in import COOKIE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_nothing_is_told_without_a_session(program: Program) -> None:
     async with aiohttp.ClientSession(headers=MARK) as http:
-        for path in (
-            "/me",
-            "/runs",
-            "/overview",
-            "/live",
-            "/approvals",
-            "/evidence",
-            "/artifacts/x",
-        ):
-            assert await status_of(http, "GET", api(program) + path) == 401
-        assert await status_of(http, "PUT", f"{api(program)}/policy", json={}) == 401
-        forged = {"Cookie": "toolgate_console=9999999999999.abc.def"}
-        assert await status_of(http, "GET", f"{api(program)}/runs", headers=forged) == 401
+        own = [api(program) + path for path in ("/me", "/overview", "/live", "/approvals")]
+        paths = ("/runs", "/evidence", "/tasks/artifacts/x", "/tasks")
+        for url in (*own, *(gateway(program, path) for path in paths)):
+            assert await status_of(http, "GET", url) == 401
+        assert await status_of(http, "PUT", gateway(program, "/policy"), json={}) == 401
+        forged = {"Cookie": f"{COOKIE}=9999999999999.abc.def"}
+        assert await status_of(http, "GET", gateway(program, "/runs"), headers=forged) == 401
 
 
 async def test_a_wrong_token_opens_nothing_and_the_executors_is_wrong(program: Program) -> None:
@@ -57,7 +52,7 @@ async def test_a_body_nested_without_end_is_invalid(program: Program) -> None:
 async def test_a_page_elsewhere_cannot_act_in_the_operators_name(
     program: Program, session: aiohttp.ClientSession, headers: dict[str, str]
 ) -> None:
-    url = f"{api(program)}/evidence/verify"
+    url = gateway(program, "/evidence/verify")
     assert await status_of(session, "POST", url, json={}, headers=headers) == 403
     same = {"Origin": program.urls["gateway"]}
     assert await status_of(session, "POST", url, json={}, headers=same) == 200
@@ -66,17 +61,17 @@ async def test_a_page_elsewhere_cannot_act_in_the_operators_name(
 async def test_of_two_operators_who_change_one_policy_the_second_is_told(
     program: Program, session: aiohttp.ClientSession
 ) -> None:
-    async with session.get(f"{api(program)}/policy") as answer:
-        shown = await answer.json()
-    url = f"{api(program)}/policy"
+    async with session.get(gateway(program, "/policy")) as answer:
+        shown = (await answer.json())["data"]
+    url = gateway(program, "/policy")
     rule = "version: 1\nrules:\n  - {id: r, allow: kv.%s, match: any, reason: It is ours}\n"
     bodies = [{"text": rule % tool, "over": shown["version"]} for tool in ("get", "set")]
     ended = await asyncio.gather(*(status_of(session, "PUT", url, json=one) for one in bodies))
     async with session.get(url) as answer:
-        now = (await answer.json())["version"]
+        now = (await answer.json())["data"]["version"]
     back = {"text": shown["text"], "over": now}
     assert await status_of(session, "PUT", url, json=back) == 200
-    assert sorted(ended) == [200, 409]
+    assert sorted(ended) == [200, 400]
 
 
 async def test_every_answer_keeps_browsers_from_guessing_and_framing(
@@ -140,7 +135,8 @@ async def test_a_reader_who_was_cut_off_before_anything_was_told_misses_nothing(
 
 async def test_signing_out_ends_what_was_still_listening(program: Program, ask: Ask) -> None:
     jar = aiohttp.CookieJar(unsafe=True)
-    async with aiohttp.ClientSession(cookie_jar=jar, headers=MARK) as http:
+    page = {**MARK, "Origin": program.urls["gateway"]}
+    async with aiohttp.ClientSession(cookie_jar=jar, headers=page) as http:
         await status_of(http, "POST", f"{api(program)}/sign-in", json={"token": TOKEN})
         async with http.get(f"{api(program)}/live") as stream:
             await stream.content.readany()

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.e2e.console.conftest import TOKEN, Ask, api, status_of
+from tests.e2e.console.conftest import TOKEN, Ask, gateway, status_of
 from tests.e2e.harness import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -43,7 +43,7 @@ async def test_an_mcp_server_is_registered_called_and_removed_and_its_secret_is_
     await dialog.get_by_role("button", name="Save").click()
     row = page.get_by_role("row").filter(has_text="mcp.docs")
     await expect(row).to_contain_text("30 a minute")
-    async with session.get(f"{api(program)}/capabilities") as answer:
+    async with session.get(gateway(program, "/capabilities")) as answer:
         assert SECRET not in await answer.text()
     call = f"[[tool:mcp.docs.write {json.dumps({'text': 'over there'})}]]"
     client = await ask(call)
@@ -108,7 +108,7 @@ async def test_a_browser_task_is_started_watched_seen_and_its_artifact_downloade
     assert await shot.evaluate("(image) => image.decode().then(() => image.naturalWidth)") > 300
     await expect(page.get_by_label("Result")).to_contain_text("The gate")
     async with page.expect_download() as coming:
-        await page.get_by_role("link", name="screenshot.png").last.click()
+        await page.get_by_role("button", name="screenshot.png").click()
     content = (await (await coming.value).path()).read_bytes()
     assert content.startswith(b"\x89PNG")
     await page.goto(f"{program.urls['console']}/tasks")

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
-from tests.e2e.console.conftest import TOKEN, Ask, api
+from tests.e2e.console.conftest import MARK, TOKEN, Ask, gateway
 from tests.e2e.harness import Program, running
 from tests.support.streaming_runner import StreamingRunner
 
@@ -75,7 +75,7 @@ async def test_a_running_call_s_output_is_shown_as_it_comes(
     await page.reload()
     await expect(area).to_contain_text("and on")
     async with asyncio.timeout(20):
-        stored = await page.request.get(f"{api(program)}/runs/{run_id}")
+        stored = await page.request.get(gateway(program, f"/runs/{run_id}/timeline"), headers=MARK)
         assert SECRET[14:] not in await stored.text()
     runner.result("built")
     await expect(page.locator("li[data-call]")).to_contain_text("built")

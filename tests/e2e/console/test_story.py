@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
-from tests.e2e.console.conftest import TOKEN, Ask, api, link_of, status_of
+from tests.e2e.console.conftest import TOKEN, Ask, gateway, link_of, status_of
 from tests.e2e.harness import Client, Program
 from tests.support.engines import need
 
@@ -45,7 +45,7 @@ async def test_the_printed_link_signs_in_once(program: Program, browser: Browser
     await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     assert "code=" not in page.url
     cookie = (await first.cookies())[0]
-    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/console")
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
     second = await browser.new_context()
     page = await second.new_page()
     await page.goto(link)
@@ -288,7 +288,7 @@ async def test_a_target_is_made_changed_and_removed_and_its_token_is_never_shown
     await dialog.get_by_role("button", name="Save").click()
     row = page.get_by_role("row").filter(has_text="runner-1")
     await expect(row).to_contain_text("••••••")
-    answer = await session.get(f"{api(program)}/targets")
+    answer = await session.get(gateway(program, "/execution-targets"))
     assert "a-secret-token-of-a-runner" not in await answer.text()
     await row.get_by_role("button", name="Edit…").click()
     await dialog.get_by_label("Enabled").uncheck()
@@ -329,7 +329,7 @@ async def test_the_audit_pages_through_its_rows(
     page: Page, program: Program, session: aiohttp.ClientSession
 ) -> None:
     for _ in range(60):
-        url = f"{api(program)}/targets/target_local_default"
+        url = gateway(program, "/execution-targets/target_local_default")
         assert await status_of(session, "PUT", url, json={"enabled": True}) == 200
     await page.goto(f"{program.urls['console']}/audit")
     first = page.get_by_role("row").nth(1).get_by_role("cell").first

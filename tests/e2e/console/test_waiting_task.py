@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
-from tests.e2e.console.conftest import MARK, TOKEN
+from tests.e2e.console.conftest import MARK, TOKEN, gateway
 from tests.e2e.harness import Program, running
 from toolgate.policy.model import Effect
 from toolgate.policy.refusal_texts import refusal_text
@@ -37,9 +37,10 @@ async def test_a_task_s_page_says_what_it_waits_for_and_its_operator_may_approve
     page: Page, program: Program
 ) -> None:
     url = program.urls["console"]
-    task = {"template": "screenshot_page", "inputs": {"url": "http://pages.toolgate.example/"}}
-    started = await page.request.post(f"{url}/api/tasks", data=task, headers=MARK)
-    run_id = (await started.json())["runId"]
+    task = {"templateId": "screenshot_page", "inputs": {"url": "http://pages.toolgate.example/"}}
+    headers = {**MARK, "Origin": program.urls["gateway"]}
+    started = await page.request.post(gateway(program, "/tasks"), data=task, headers=headers)
+    run_id = (await started.json())["data"]["runId"]
     await page.goto(f"{url}/tasks/{run_id}")
     text = refusal_text(
         tool="browser.screenshot_page",

@@ -15,7 +15,6 @@ TEMPLATE: Final = "batch_extract_pages"
 INPUTS: Final = {"urls": ["http://pages.toolgate.example/"]}
 ACCEPTS: Final = {"Accept": "application/json, text/event-stream"}
 PROTOCOL: Final = "2025-06-18"
-MARK: Final = {"X-Toolgate-Console": "1"}
 MOST: Final = 4  # tasks between two kills: each starts a program that is no browser
 
 
@@ -105,26 +104,23 @@ class McpClient(TaskClient):
 
 @dataclass
 class ConsoleClient(TaskClient):
-    """POST /console/api/tasks, which takes no key: what is not answered is not repeated."""
+    """POST /tasks, which takes no key: what is not answered is not repeated."""
 
     has_id: bool = False
 
-    async def connect(self, at: Installation) -> None:
-        await self._console(at, "POST", "sign-in", {"token": OPERATOR})
-
-    async def _console(self, at: Installation, method: str, path: str, body: Any = None) -> Any:
-        url = f"{at.program.urls['console']}/api/{path}"
-        answer = await at.ask(method, url, body, headers=MARK)
+    async def _as_operator(self, at: Installation, method: str, path: str, body: Any = None) -> Any:
+        bearer = {"Authorization": f"Bearer {OPERATOR}"}
+        answer = await at.ask(method, at.program.urls["gateway"] + path, body, headers=bearer)
         assert answer.status == 200, answer
-        return answer.told
+        return answer.told["data"]
 
     async def send(self, at: Installation, operation: Operation) -> None:
-        body = {"template": TEMPLATE, "inputs": INPUTS}
-        run = await self._console(at, "POST", "tasks", body)
+        body = {"templateId": TEMPLATE, "inputs": INPUTS}
+        run = await self._as_operator(at, "POST", "/tasks", body)
         operation.acknowledge({"runId": run["runId"]}, ())
 
     async def run(self, at: Installation, run_id: str) -> Any:
-        return await self._console(at, "GET", f"tasks/{run_id}")
+        return await self._as_operator(at, "GET", f"/tasks/{run_id}")
 
 
 def task_clients() -> list[Client]:

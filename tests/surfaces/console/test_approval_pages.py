@@ -21,7 +21,7 @@ from toolgate.secrets.approver_view import ApproverView
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.secrets.redaction import Redactor
 from toolgate.surfaces.console.approvals import LOOKED_AT, SHOWN, ApprovalPages
-from toolgate.surfaces.console.parts import Parts
+from toolgate.surfaces.console.context import ConsoleContext
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.tools.approval_records import Approvals
@@ -40,7 +40,7 @@ class NoEvidence:
         raise NotFound("artifact", ref)
 
 
-async def asking(count: int) -> Parts:
+async def asking(count: int) -> ConsoleContext:
     clock, evidence = FakeClock(), NoEvidence()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
     approvals = Approvals(
@@ -58,7 +58,7 @@ async def asking(count: int) -> Parts:
         await journal.commit(*operations)
     await approvals.decide("apr_req_00000", approve=True, decided_by=by("operator"))
     parts = SimpleNamespace(journal=journal, clock=clock, approvals=approvals, evidence=evidence)
-    return cast(Parts, parts)
+    return cast(ConsoleContext, parts)
 
 
 async def test_more_than_a_page_of_approvals_are_counted_and_none_is_called_decided() -> None:

@@ -12,8 +12,9 @@ from toolgate.journal.journal import Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.runs import records
 from toolgate.runs.records import RunLine
+from toolgate.surfaces.console.context import ConsoleContext
 from toolgate.surfaces.console.overview import LOOKED_AT, RUNNING_SHOWN, OverviewPage
-from toolgate.surfaces.console.parts import Parts
+from toolgate.surfaces.gateway.translate import run_summary
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
@@ -39,10 +40,13 @@ async def overview_of(count: int, *, is_open: Sequence[tuple[str, str]] = ()) ->
         journal=journal,
         runs=SimpleNamespace(open_runs=open_runs),
         approvals=SimpleNamespace(pending=nothing),
+        run_summary=run_summary,
         evidence=SimpleNamespace(failure=""),
         policy=SimpleNamespace(current=SimpleNamespace(version="", rules=()), error=""),
     )
-    told: dict[str, Any] = await OverviewPage(cast(Parts, parts)).show(Request({"type": "http"}))
+    told: dict[str, Any] = await OverviewPage(cast(ConsoleContext, parts)).show(
+        Request({"type": "http"})
+    )
     return told
 
 
@@ -62,6 +66,6 @@ async def test_of_the_runs_at_work_the_newest_are_shown_whatever_their_sessions_
         for number in range(RUNNING_SHOWN + 1)
     ]
     told = await overview_of(RUNNING_SHOWN + 1, is_open=of_sessions)
-    shown = [msgspec.json.decode(bytes(line))["run_id"] for line in told["running"]]
+    shown = [line.run_id for line in told["running"]]
     assert shown == sorted((run_id for run_id, _ in of_sessions), reverse=True)[:RUNNING_SHOWN]
     assert told["running_total"] == RUNNING_SHOWN + 1

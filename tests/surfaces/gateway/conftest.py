@@ -17,6 +17,7 @@ from toolgate.access.authentication import Authenticator
 from toolgate.access.rate_limits import RateLimits
 from toolgate.access.ratelimit import Rate
 from toolgate.access.registry import Registry
+from toolgate.access.sign_in import SignIn
 from toolgate.access.signatures import verify_ed25519
 from toolgate.core.clock import Clock
 from toolgate.core.ids import Owner
@@ -54,6 +55,7 @@ from toolgate.testing.journal import MemoryJournal
 from toolgate.tools.calls import EXECUTIONS
 from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.limits import CapabilityLimits
+from toolgate.tools.targets.health import TargetHealth
 
 OPERATOR = "operator-token-of-the-tests"
 BOUND_S = 10.0
@@ -158,6 +160,10 @@ class Door:
 ALL: dict[str, Any] = {"tools": "sign", "system": True, "mcp": True, "agent": True}
 
 
+async def _no_targets() -> list[TargetHealth]:
+    return []
+
+
 def _nowhere(*_: object) -> Agent:
     raise AssertionError("no agent here is elsewhere")
 
@@ -229,9 +235,12 @@ async def open_door(
             authenticator=Authenticator(
                 gate.registry, operator_token=OPERATOR, gateway_token=gateway_token
             ),
+            sign_in=SignIn(OPERATOR, clock, journal),
             limits=gate.limits,
             wake_at=dispatcher.wake_at,
             verify=verify_ed25519,
+            last_at=lambda _kind: None,
+            targets=_no_targets,
         ),
         Options(version="1.2.3", rate=Rate(rate), **options),
     )

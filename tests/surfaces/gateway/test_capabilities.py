@@ -357,3 +357,37 @@ async def test_a_capability_whose_health_changes_is_told_of_as_an_event(door: Do
         ("succeeded", "healthy"),
     ]
     assert {event["metadata"]["capabilityId"] for event in told} == {"mcp.docs"}
+
+
+async def test_the_operator_is_shown_what_was_registered_whatever_a_check_has_found(
+    door: Door,
+) -> None:
+    await register(door)
+    door.parts.capabilities.report("mcp.docs", HealthStatus.DEGRADED)
+    [docs] = [
+        one
+        for one in (await door.ask("GET", "/capabilities", operator=True)).data["items"]
+        if one["capabilityId"] == "mcp.docs"
+    ]
+    assert (docs["status"], docs["registeredStatus"]) == ("degraded", "healthy")
+
+
+async def test_only_the_operator_is_shown_where_a_server_is_and_nobody_its_secrets(
+    door: Door,
+) -> None:
+    server = {
+        "command": "notes",
+        "args": ["--all"],
+        "env": {"TOKEN": "s3cret-of-notes"},
+        "mounts": ["/srv/notes:/notes:rw"],
+        "egress": ["example.com"],
+    }
+    await register(door, capabilityId="mcp.notes", server=server)
+    listed = await door.ask("GET", "/capabilities", operator=True)
+    [shown] = [one for one in listed.data["items"] if one["capabilityId"] == "mcp.notes"]
+    assert (shown["server"], shown["isolation"]) == ("notes --all", "sandbox")
+    assert (shown["mounts"], shown["egress"]) == (server["mounts"], server["egress"])
+    mine = await (await door.pair()).get("/capabilities")
+    [notes] = [one for one in mine.data["items"] if one["capabilityId"] == "mcp.notes"]
+    assert not {"server", "mounts", "egress"} & notes.keys()
+    assert "s3cret" not in str((listed.json, mine.json))

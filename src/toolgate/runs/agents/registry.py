@@ -1,6 +1,6 @@
 """The agents that can be invoked: the built-in ones, and external ones registered by their URL."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -10,6 +10,7 @@ import msgspec
 from toolgate.access.audit import Trail
 from toolgate.core.errors import Conflict, Invalid
 from toolgate.journal.journal import Delete, Journal, Put, Row
+from toolgate.journal.paging import all_rows
 from toolgate.journal.rows import ATTEMPTS
 from toolgate.runs.agents.agent import Agent
 from toolgate.runs.orchestrator import UnknownAgent
@@ -51,7 +52,7 @@ class Agents:
 
     async def load(self) -> None:
         """Know the external agents from the start."""
-        async for row in self._rows():
+        async for row in all_rows(self.journal, AGENTS):
             self._keep(row)
 
     def knows(self, agent_id: str) -> bool:
@@ -123,14 +124,7 @@ class Agents:
                 return
 
     async def external(self) -> list[External]:
-        return [self._opened(row.value) async for row in self._rows()]
-
-    async def _rows(self) -> AsyncIterator[Row]:
-        after = ""
-        while rows := await self.journal.scan(AGENTS, after=after):
-            for row in rows:
-                yield row
-            after = rows[-1].key
+        return [self._opened(row.value) async for row in all_rows(self.journal, AGENTS)]
 
     async def _reload(self, agent_id: str) -> Row | None:
         row = await self.journal.get(AGENTS, agent_id)

@@ -21,6 +21,7 @@ from toolgate.core.tools import JsonValue
 from toolgate.core.visible import visible
 from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
+from toolgate.journal.paging import all_rows, newest_events
 from toolgate.journal.rows import ATTEMPTS, version_of
 from toolgate.runs import deliveries, records
 from toolgate.runs.deliveries import Delivery
@@ -298,13 +299,9 @@ class RemoteRuns:
         if session_id:
             runs = await records.runs_of(self.journal, OPEN, session_id)
             return [(unquote(run_id), session_id) for run_id in runs]
-        found: list[tuple[str, str]] = []
-        after = ""
-        while rows := await self.journal.scan(OPEN, after=after):
-            owners = (records.session_and_run(row.key) for row in rows)
-            found.extend((unquote(run_id), owner) for owner, run_id in owners)
-            after = rows[-1].key
-        return found
+        rows = all_rows(self.journal, OPEN)
+        owners = [records.session_and_run(row.key) async for row in rows]
+        return [(unquote(run_id), owner) for owner, run_id in owners]
 
     async def forget(self, before: int) -> int:
         """Delete the runs that ended before a time, with their calls and approvals; the number of rows."""
@@ -355,30 +352,23 @@ class RemoteRuns:
         """The state of a run as far as its events have arrived."""
         run = await self.find(run_id)
         stream = records.session_stream(run.session_id)
-        before: int | None = None
         latest: str = RunStatus.RUNNING
-        while page := await self.journal.read_back(stream, before=before, subject=run_id):
-            for event in page:
-                if event.type == deliveries.ERROR:
-                    return RunStatus.FAILED
-                if event.type == deliveries.DONE:
-                    latest = RunStatus.DONE  # if it was not cancelled just before
-                elif event.type == deliveries.STATE:
-                    name = str(records.decode_members(event.data)["state"])
-                    done = latest == RunStatus.DONE and name != RunStatus.CANCELLED
-                    return latest if done else name
-            before = page[-1].seq
+        async for event in newest_events(self.journal, stream, subject=run_id):
+            if event.type == deliveries.ERROR:
+                return RunStatus.FAILED
+            if event.type == deliveries.DONE:
+                latest = RunStatus.DONE  # if it was not cancelled just before
+            elif event.type == deliveries.STATE:
+                name = str(records.decode_members(event.data)["state"])
+                done = latest == RunStatus.DONE and name != RunStatus.CANCELLED
+                return latest if done else name
         return latest
 
     async def _states_and_asks(self, session_id: str, run_id: str) -> list[Event]:
         """The states and requests of a run in the session's stream, newest first."""
         stream = records.session_stream(session_id)
-        found: list[Event] = []
-        before: int | None = None
-        while page := await self.journal.read_back(stream, before=before, subject=run_id):
-            found += [one for one in page if one.type == deliveries.STATE or one.type in ASKS]
-            before = page[-1].seq
-        return found
+        events = newest_events(self.journal, stream, subject=run_id)
+        return [one async for one in events if one.type == deliveries.STATE or one.type in ASKS]
 
 
 def was_told(run: RunRow, event_id: str) -> bool:

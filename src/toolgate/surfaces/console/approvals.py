@@ -7,7 +7,14 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 
-from toolgate.surfaces.console.parts import AT_CONSOLE, COUNTED, Answer, Parts, body_of, is_run
+from toolgate.access.devices import AT_CONSOLE
+from toolgate.surfaces.console.context import (
+    COUNTED,
+    Answer,
+    ConsoleContext,
+    body_of,
+    is_run,
+)
 from toolgate.tools import approval_records as kept
 from toolgate.tools.approvals import Approval, Question
 
@@ -53,11 +60,11 @@ def _asked(asked: Question) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPages:
-    parts: Parts
+    context: ConsoleContext
 
     async def listed(self, _: Request) -> Answer:
-        now = self.parts.clock.now_ms()
-        pending = await self.parts.approvals.pending(limit=COUNTED)
+        now = self.context.clock.now_ms()
+        pending = await self.context.approvals.pending(limit=COUNTED)
         return {
             "now": now,
             "total": len(pending),
@@ -67,40 +74,40 @@ class ApprovalPages:
 
     async def waiting(self, _: Request) -> Answer:
         """The number of waiting approvals; every page shows it and asks again at each change."""
-        return {"total": len(await self.parts.approvals.pending(limit=COUNTED))}
+        return {"total": len(await self.context.approvals.pending(limit=COUNTED))}
 
     async def _decided(self) -> list[Approval]:
         """The approvals decided last, by time: ids do not say it, because services choose their own."""
-        events = await self.parts.journal.read_back(kept.STREAM, limit=LOOKED_AT)
+        events = await self.context.journal.read_back(kept.STREAM, limit=LOOKED_AT)
         decided = (kept.decode(event.data) for event in events if event.type != kept.ASKED)
         return [*islice(decided, RECENT)]
 
     async def one(self, request: Request) -> Answer:
-        approval = await self.parts.approvals.get(request.path_params["id"])
-        return {"now": self.parts.clock.now_ms(), **await self._with_call(approval)}
+        approval = await self.context.approvals.get(request.path_params["id"])
+        return {"now": self.context.clock.now_ms(), **await self._with_call(approval)}
 
     async def reveal(self, request: Request) -> Answer:
         """The arguments with what is hidden in them; this goes on record."""
         return _asked(
-            await self.parts.gate.reveal_approval(
+            await self.context.gate.reveal_approval(
                 request.path_params["id"], by=AT_CONSOLE.principal
             )
         )
 
     async def decide(self, request: Request) -> Answer:
         word = await body_of(request, Word)
-        approval = await self.parts.approvals.get(request.path_params["id"])
-        await self.parts.gate.decide_approval(
+        approval = await self.context.approvals.get(request.path_params["id"])
+        await self.context.gate.decide_approval(
             approval.approval_id, approve=word.approve, decided_by=AT_CONSOLE, reason=word.reason
         )
-        return shown_approval(await self.parts.approvals.get(approval.approval_id))
+        return shown_approval(await self.context.approvals.get(approval.approval_id))
 
     async def _with_call(self, approval: Approval) -> dict[str, Any]:
         """The approval, with the call as an approver sees it."""
-        asked = await self.parts.approvals.question(approval)
+        asked = await self.context.approvals.question(approval)
         return {**_asked(asked), "run_id": (await self._shown(approval))["run_id"]}
 
     async def _shown(self, approval: Approval) -> dict[str, Any]:
         """The approval, with its run only if that has a page."""
-        run_id = approval.run_id if await is_run(self.parts.journal, approval.run_id) else ""
+        run_id = approval.run_id if await is_run(self.context.journal, approval.run_id) else ""
         return {**shown_approval(approval), "run_id": run_id}

@@ -1,17 +1,14 @@
-"""Who may call the console's API, and how what goes wrong looks there.
-
-A request that changes something must come from our own page: a header that a form cannot send, and
-an Origin that is ours. The cookie alone proves nothing.
-"""
+"""The guard of the console's own API: the session, our own page, and the answers to errors."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toolgate.access.sign_in import SAFE_METHODS, SignIn, TooManyAttempts, check_own_page
 from toolgate.core.errors import (
     Conflict,
     Invalid,
@@ -20,18 +17,14 @@ from toolgate.core.errors import (
     Refused,
     ToolgateError,
     Unavailable,
+    code_for,
 )
 from toolgate.http import asgi
-from toolgate.policy.model import InvalidPolicy
+from toolgate.surfaces.console.context import Handle
 from toolgate.surfaces.console.pages import HEADERS
-from toolgate.surfaces.console.parts import Handle
-from toolgate.surfaces.console.sign_in import COOKIE, SignIn, TooManyAttempts
-from toolgate.tasks.state import TaskFailed
 
 log = logging.getLogger(__name__)
 
-MARK: Final = "x-toolgate-console"
-SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _STATUS: Final[Mapping[type[ToolgateError], tuple[int, str]]] = {
     TooManyAttempts: (429, "too_many_attempts"),
     Invalid: (400, "invalid"),
@@ -43,20 +36,10 @@ _STATUS: Final[Mapping[type[ToolgateError], tuple[int, str]]] = {
 }
 
 
-def failure(status: int, code: str, message: str, **more: object) -> Response:
-    error = {"code": code, "message": message, **more}
+def failure(status: int, code: str, message: str) -> Response:
+    error = {"code": code, "message": message}
     headers = {**HEADERS, "Cache-Control": "no-store"}
     return asgi.Json({"error": error}, status_code=status, headers=headers)
-
-
-def is_from_our_page(request: Request) -> bool:
-    """A page elsewhere cannot send our header without asking, and we answer no such question."""
-    if request.headers.get(MARK) != "1":
-        return False
-    origin = request.headers.get("origin")
-    if origin is None:
-        return request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
-    return origin.partition("://")[2] == request.headers.get("host", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,39 +47,38 @@ class Guard:
     sign_in: SignIn
 
     def open(self, handle: Handle) -> asgi.Endpoint:
-        """For whoever is not signed in yet."""
-        return self._wrapped(handle, lambda _: True)
+        """For whoever is not signed in yet; `toolgate console`, which asks here, has no Origin."""
 
-    def signed_in(self, handle: Handle) -> asgi.Endpoint:
-        return self._wrapped(handle, self.is_operator)
-
-    def is_operator(self, request: Request) -> bool:
-        return self.sign_in.is_open(request.cookies.get(COOKIE, ""))
-
-    def _wrapped(self, handle: Handle, may: Callable[[Request], bool]) -> asgi.Endpoint:
         async def endpoint(request: Request) -> Response:
-            if request.method not in SAFE_METHODS and not is_from_our_page(request):
-                return failure(403, "cross_site", "this must come from the console's own page")
-            if not may(request):
-                return failure(401, "signed_out", "sign in first")
-            return await _answer(handle, request)
+            return await _answer(handle, request, changes=False)
 
         return endpoint
 
+    def signed_in(self, handle: Handle, *, stream: bool = False) -> asgi.Endpoint:
+        """`stream`: the browser's EventSource reads it, which sends no header of ours."""
 
-async def _answer(handle: Handle, request: Request) -> Response:
+        async def endpoint(request: Request) -> Response:
+            if not self.is_operator(request):
+                return failure(401, "signed_out", "sign in first")
+            changes = None if stream else request.method not in SAFE_METHODS
+            return await _answer(handle, request, changes=changes)
+
+        return endpoint
+
+    def is_operator(self, request: Request) -> bool:
+        return self.sign_in.has_session(request.headers)
+
+
+async def _answer(handle: Handle, request: Request, *, changes: bool | None) -> Response:
+    """`changes` as `check_own_page` has it; None for a request that is not checked."""
     try:
+        if changes is not None:
+            check_own_page(request.headers, changes=changes)
         answer = await handle(request)
-    except InvalidPolicy as wrong:
-        return failure(400, "invalid_policy", str(wrong), problems=list(wrong.problems))
-    except TaskFailed as failed:
-        return failure(400, failed.error.code.value, failed.error.message)
     except asgi.BodyTooLarge as large:
         return failure(413, "too_large", str(large))
     except ToolgateError as wrong:
-        status, code = next(
-            (_STATUS[kind] for kind in type(wrong).__mro__ if kind in _STATUS), (500, "failed")
-        )
+        status, code = code_for(wrong, _STATUS, (500, "failed"))
         return failure(status, code, str(wrong))
     except Exception:
         log.exception("console_failed path=%s", request.url.path)

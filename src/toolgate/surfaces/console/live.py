@@ -15,12 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toolgate.http import asgi
-from toolgate.journal.following import follow
+from toolgate.journal.following import follow, until
 from toolgate.journal.journal import Event
 from toolgate.runs import records
 from toolgate.runs.deliveries import DELTA, STATE, read_update
-from toolgate.surfaces.console.approvals import shown_approval
-from toolgate.surfaces.console.parts import Parts
+from toolgate.surfaces.console.context import ConsoleContext
 from toolgate.tools import approval_records as approvals
 
 RUN: Final = "run/"
@@ -33,7 +32,7 @@ QUIET: Final = b": still here\n\n"
 
 @dataclass(slots=True)
 class Live:
-    parts: Parts
+    context: ConsoleContext
     may: Callable[[Request], bool]  # whether the reader's session still goes on
     _closing: asyncio.Event = field(default_factory=asyncio.Event)
     _readers: int = 0
@@ -45,7 +44,7 @@ class Live:
     async def stream(self, request: Request) -> Response:
         last = request.headers.get("last-event-id") or request.query_params.get("after", "")
         known = last.isascii() and last.isdigit() and len(last) < 19
-        newest = await self.parts.journal.last_position()
+        newest = await self.context.journal.last_position()
         after = min(int(last), newest) if known else newest  # a page may remember another journal
         watched = request.query_params.get("run", "")
         if self._readers >= MAX_READERS:
@@ -57,9 +56,9 @@ class Live:
         try:
             # From where it is told: so that it can come back there, should it hear nothing before.
             yield b"retry: 1000\n" + asgi.server_sent_event(b"{}", event_id=str(after))
-            async with contextlib.aclosing(
-                follow(self.parts.journal, self.parts.bus, None, after=after)
-            ) as batches:
+            events = follow(self.context.journal, self.context.bus, None, after=after)
+            stops = (self._closing,)
+            async with contextlib.aclosing(until(stops, events, silence_s=SILENCE_S)) as batches:
                 async for message in self._told(batches, watched):
                     if not self.may(request):
                         return
@@ -70,39 +69,26 @@ class Live:
     async def _told(
         self, batches: AsyncGenerator[Sequence[Event], None], watched: str
     ) -> AsyncIterator[bytes]:
-        closing = asyncio.ensure_future(self._closing.wait())
-        coming: asyncio.Future[Sequence[Event]] | None = None
-        try:
-            while not self._closing.is_set():
-                coming = coming or asyncio.ensure_future(anext(batches))
-                waited: set[asyncio.Future[Any]] = {coming, closing}
-                await asyncio.wait(waited, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
-                    yield QUIET
-                    continue
-                events, coming = coming.result(), None
-                told = await self._tell(events, watched)
-                if told:
-                    data = msgspec.json.encode(told)
-                    yield asgi.server_sent_event(data, event_id=str(events[-1].position))
-                await asyncio.sleep(PAUSE_S)
-        finally:
-            closing.cancel()
-            if coming is not None:
-                coming.cancel()
-                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                    await coming
+        async for events in batches:
+            if not events:
+                yield QUIET
+                continue
+            told = await self._tell(events, watched)
+            if told:
+                data = msgspec.json.encode(told)
+                yield asgi.server_sent_event(data, event_id=str(events[-1].position))
+            await asyncio.sleep(PAUSE_S)
 
     async def _tell(self, events: Sequence[Event], watched: str) -> dict[str, Any]:
         runs: dict[str, None] = {}
-        asked: dict[str, Any] = {}
+        asked: dict[str, None] = {}
         said: list[dict[str, Any]] = []
         touched: dict[str, None] = {}
         for event in events:
             if event.stream.startswith(RUN):
                 runs[event.subject] = None
             elif event.stream == approvals.STREAM:
-                asked[event.subject] = shown_approval(approvals.decode(event.data))
+                asked[event.subject] = None
             elif event.stream.startswith(SESSION):
                 if event.type == DELTA and event.subject == watched:
                     text = records.decode_members(event.data).get("text", "")
@@ -120,7 +106,7 @@ class Live:
         if runs:
             told["runs"] = [line for run_id in runs if (line := await self._line(run_id))]
         if asked:
-            told["approvals"] = list(asked.values())
+            told["approvals"] = list(asked)
         if said:
             told["said"] = said
         if touched:
@@ -128,5 +114,5 @@ class Live:
         return told
 
     async def _line(self, run_id: str) -> Any:
-        row = await self.parts.journal.get(records.RUNS, run_id)
-        return None if row is None else msgspec.Raw(row.value)
+        row = await self.context.journal.get(records.RUNS, run_id)
+        return None if row is None else self.context.run_summary(records.decode_run_line(row.value))

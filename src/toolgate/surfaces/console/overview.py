@@ -9,7 +9,7 @@ from starlette.requests import Request
 from toolgate.evidence import audit, evidence
 from toolgate.runs import records
 from toolgate.runs.records import RunLine
-from toolgate.surfaces.console.parts import COUNTED, Answer, Parts
+from toolgate.surfaces.console.context import COUNTED, Answer, ConsoleContext
 
 HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
@@ -36,21 +36,21 @@ def percentile(values: list[int], share: float) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class OverviewPage:
-    parts: Parts
+    context: ConsoleContext
 
     async def show(self, _: Request) -> Answer:
-        now = self.parts.clock.now_ms()
+        now = self.context.clock.now_ms()
         found = await self._lines(since=now - HOUR_MS)
         lines = found[:LOOKED_AT]
         running = await self._running()
-        pending = await self.parts.approvals.pending(limit=COUNTED)
+        pending = await self.context.approvals.pending(limit=COUNTED)
         ended = [line for line in lines if line.ended_at]
         took = [line.ended_at - line.started_at for line in ended if line.status == "DONE"]
         failed = [line for line in lines if line.status == "FAILED"]
-        head = await self.parts.journal.head(evidence.STREAM)
+        head = await self.context.journal.head(evidence.STREAM)
         return {
             "now": now,
-            "version": self.parts.version,
+            "version": self.context.version,
             "running": running[:RUNNING_SHOWN],
             "running_total": len(running),
             "pending": len(pending),
@@ -63,13 +63,13 @@ class OverviewPage:
             },
             "minutes": _by_minute(lines, now),
             "decisions": await self._decisions(since=now - HOUR_MS),
-            "failures": failed[:FAILED_SHOWN],
+            "failures": [self.context.run_summary(line) for line in failed[:FAILED_SHOWN]],
             "policy": {
-                "version": self.parts.policy.current.version,
-                "rules": len(self.parts.policy.current.rules),
-                "error": self.parts.policy.error,
+                "version": self.context.policy.current.version,
+                "rules": len(self.context.policy.current.rules),
+                "error": self.context.policy.error,
             },
-            "evidence": {"size": head.last, "failure": self.parts.evidence.failure},
+            "evidence": {"size": head.last, "failure": self.context.evidence.failure},
         }
 
     async def _lines(self, *, since: int) -> list[RunLine]:
@@ -77,7 +77,7 @@ class OverviewPage:
         lines: list[RunLine] = []
         after = ""
         while len(lines) <= LOOKED_AT and (
-            rows := await self.parts.journal.scan(
+            rows := await self.context.journal.scan(
                 records.RUNS, after=after, limit=500, newest_first=True
             )
         ):
@@ -91,13 +91,13 @@ class OverviewPage:
     async def _running(self) -> list[Any]:
         """Those that have not ended, newest first."""
         found: list[Any] = []
-        for run_id, _ in sorted(await self.parts.runs.open_runs(), reverse=True):
+        for run_id, _ in sorted(await self.context.runs.open_runs(), reverse=True):
             if len(found) >= RUNNING_SHOWN:
                 found.append(None)  # only counted
                 continue
-            row = await self.parts.journal.get(records.RUNS, run_id)
+            row = await self.context.journal.get(records.RUNS, run_id)
             if row is not None:
-                found.append(msgspec.Raw(row.value))
+                found.append(self.context.run_summary(records.decode_run_line(row.value)))
         return found
 
     async def _decisions(self, *, since: int) -> dict[str, int]:
@@ -105,7 +105,7 @@ class OverviewPage:
         before: int | None = None
         looked = 0
         while looked < LOOKED_AT and (
-            page := await self.parts.journal.read_back(audit.STREAM, before=before, limit=500)
+            page := await self.context.journal.read_back(audit.STREAM, before=before, limit=500)
         ):
             for event in page:
                 if event.at < since:

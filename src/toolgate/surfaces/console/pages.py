@@ -60,7 +60,7 @@ def content_policy(host: str, *, chat_port: int) -> str:
     name = re.sub(r":\d+$", "", name)
     chat = f"ws://{name}:{chat_port} wss://{name}:{chat_port}"
     return (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
         f"connect-src 'self' {chat}; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     )

@@ -1,6 +1,7 @@
-"""The console: the operator's pages under /console, and the API that they read.
+"""The console: the operator's pages under /console, signing in, and what happens, live.
 
-The pages are static files; everything they show comes from `/console/api`, behind a session.
+The pages are static files. They call the gateway's operator routes, as every other client does; under
+`/console/api` is only what the gateway has no route for.
 """
 
 from collections.abc import Sequence
@@ -11,21 +12,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from toolgate.access.sign_in import COOKIE, SESSION_MS, SignIn, cookie_of
 from toolgate.core.errors import Refused
 from toolgate.http import asgi
-from toolgate.surfaces.console.admissions import AdmissionPages
 from toolgate.surfaces.console.approvals import ApprovalPages
-from toolgate.surfaces.console.browser_tasks import TaskPages
+from toolgate.surfaces.console.context import OPERATOR, Answer, ConsoleContext, Handle, body_of
 from toolgate.surfaces.console.guard import Guard
 from toolgate.surfaces.console.live import Live
 from toolgate.surfaces.console.overview import OverviewPage
 from toolgate.surfaces.console.pages import STATIC, Pages
-from toolgate.surfaces.console.parts import Answer, Handle, Parts, body_of
-from toolgate.surfaces.console.policies import PolicyPages
-from toolgate.surfaces.console.records import RecordPages
-from toolgate.surfaces.console.runs import RunPages
-from toolgate.surfaces.console.sign_in import COOKIE, SESSION_MS, SignIn
-from toolgate.surfaces.console.targets import TargetPages
 
 BASE: Final = "/console"
 API: Final = "/console/api"
@@ -38,12 +33,12 @@ class Proof(msgspec.Struct):
 
 
 class Console:
-    def __init__(self, parts: Parts, sign_in: SignIn) -> None:
-        self.parts = parts
+    def __init__(self, context: ConsoleContext, sign_in: SignIn) -> None:
+        self.context = context
         self.sign_in = sign_in
         self._guard = Guard(sign_in)
-        self.live = Live(parts, self._guard.is_operator)
-        self._pages = Pages(chat_port=parts.chat.port)
+        self.live = Live(context, self._guard.is_operator)
+        self._pages = Pages(chat_port=context.chat.port)
 
     def link(self, url: str) -> str:
         """An address that signs in once. The code is behind `#`, so that no log gets it."""
@@ -61,6 +56,7 @@ class Console:
                 Route(API + path, self._guard.signed_in(handle), methods=[method])
                 for method, path, handle in self.table()
             ),
+            Route(f"{API}/live", self._guard.signed_in(self.live.stream, stream=True)),
             Route(STATIC + "{path:path}", pages.static, methods=["GET"]),
             Route("/", self._home, methods=["GET"]),
             Route(f"{BASE}/", self._home, methods=["GET"]),
@@ -71,48 +67,16 @@ class Console:
 
     def table(self) -> Sequence[tuple[str, str, Handle]]:
         """What needs a session: method, path, handler."""
-        runs, approvals = RunPages(self.parts), ApprovalPages(self.parts)
-        policies, targets = PolicyPages(self.parts), TargetPages(self.parts)
-        admissions, records = AdmissionPages(self.parts), RecordPages(self.parts)
-        tasks = TaskPages(self.parts)
+        approvals = ApprovalPages(self.context)
         return (
             ("GET", "/me", self._me),
             ("POST", "/sign-out", self._sign_out),
-            ("GET", "/live", self.live.stream),
-            ("GET", "/overview", OverviewPage(self.parts).show),
-            ("GET", "/runs", runs.listed),
-            ("GET", "/runs/{id}", runs.one),
-            ("POST", "/runs/{id}/cancel", runs.cancel),
+            ("GET", "/overview", OverviewPage(self.context).show),
             ("GET", "/waiting", approvals.waiting),
             ("GET", "/approvals", approvals.listed),
             ("GET", "/approvals/{id}", approvals.one),
             ("POST", "/approvals/{id}/decide", approvals.decide),
             ("POST", "/approvals/{id}/reveal", approvals.reveal),
-            ("GET", "/devices", admissions.devices),
-            ("POST", "/devices/pair", admissions.pair),
-            ("POST", "/devices/revoke", admissions.revoke),
-            ("POST", "/devices/turn-down", admissions.turn_down),
-            ("PUT", "/tokens/{id}", admissions.make_token),
-            ("DELETE", "/tokens/{id}", admissions.end_token),
-            ("GET", "/capabilities", admissions.capabilities),
-            ("PUT", "/capabilities/{id:path}", admissions.register),
-            ("DELETE", "/capabilities/{id:path}", admissions.unregister),
-            ("GET", "/targets", targets.listed),
-            ("PUT", "/targets/{id}", targets.put),
-            ("DELETE", "/targets/{id}", targets.delete),
-            ("GET", "/policy", policies.show),
-            ("PUT", "/policy", policies.activate),
-            ("POST", "/policy/check", policies.check),
-            ("POST", "/policy/simulate", policies.simulate),
-            ("GET", "/audit", records.audit),
-            ("GET", "/evidence", records.evidence),
-            ("GET", "/evidence/{index}/proof", records.proof),
-            ("POST", "/evidence/verify", records.verify),
-            ("GET", "/tasks", tasks.listed),
-            ("POST", "/tasks", tasks.start),
-            ("GET", "/tasks/{id}", tasks.one),
-            ("POST", "/tasks/{id}/cancel", tasks.cancel),
-            ("GET", "/artifacts/{id}", tasks.artifact),
         )
 
     def _open_routes(self) -> Sequence[Route]:
@@ -127,13 +91,15 @@ class Console:
         proof = await body_of(request, Proof)
         by = request.client.host if request.client is not None else ""
         cookie = self.sign_in.open(token=proof.token, code=proof.code, by=by)
-        await self.parts.note("console.signed_in", ("console", ""))
+        audit = self.context.audit
+        note = audit.note("console.signed_in", actor=OPERATOR, resource=("console", ""))
+        await self.context.journal.commit(*note)
         answer = asgi.Json({"ok": True}, headers={"Cache-Control": "no-store"})
         answer.set_cookie(
             COOKIE,
             cookie,
             max_age=SESSION_MS // 1000,
-            path=BASE,
+            path="/",
             secure=request.url.scheme == "https",
             httponly=True,
             samesite="strict",
@@ -147,21 +113,19 @@ class Console:
         return {"code": self.sign_in.new_code()}
 
     async def _sign_out(self, request: Request) -> Answer:
-        await self.sign_in.end(request.cookies.get(COOKIE, ""))
+        await self.sign_in.end(cookie_of(request.headers))
         answer = asgi.Json({"ok": True})
-        answer.delete_cookie(COOKIE, path=BASE, httponly=True, samesite="strict")
+        answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
         return answer
 
     async def _me(self, _: Request) -> Answer:
-        chat, agents = self.parts.chat, self.parts.runs.agents
+        chat, agents = self.context.chat, self.context.runs.agents
         external = [agent.agent_id for agent in await agents.external()]
         names = sorted(agents.builtin, key=lambda name: (name != FIRST_AGENT, name))
         return {
-            "version": self.parts.version,
+            "version": self.context.version,
             "chat": {"port": chat.port, "api_key": chat.api_key, "agents": [*names, *external]},
-            "has_devices": self.parts.admission is not None,
-            "has_tasks": self.parts.tasks is not None,
-            "now": self.parts.clock.now_ms(),
+            "now": self.context.clock.now_ms(),
         }
 
     async def _unknown(self, _: Request) -> Answer:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.core.errors import Invalid, NotFound, Refused, ToolgateError
+from toolgate.core.errors import Invalid, NotFound, Refused, ToolgateError, code_for
 
 CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
     Invalid: wire.ErrorCode.INVALID_REQUEST,
@@ -14,4 +14,4 @@ CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
 
 
 def code_of(error: ToolgateError) -> wire.ErrorCode:
-    return CODES[next(kind for kind in type(error).__mro__ if kind in CODES)]
+    return code_for(error, CODES, wire.ErrorCode.INTERNAL_ERROR)

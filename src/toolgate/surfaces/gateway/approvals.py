@@ -13,6 +13,7 @@ from toolgate.core.clock import Clock
 from toolgate.core.enums import ApprovalStatus, Decision
 from toolgate.http.bodies import check_id
 from toolgate.journal.journal import Journal
+from toolgate.journal.paging import all_rows, newest_events
 from toolgate.surfaces.gateway.routes import (
     CURSOR,
     PAGE_LIMIT,
@@ -125,14 +126,13 @@ class ApprovalRoutes:
 
     async def _waiting(self, cursor: str) -> list[tuple[str, Approval]]:
         """The approvals that wait, each with its cursor."""
-        now, after = self.clock.now_ms(), ""
+        now = self.clock.now_ms()
         found: list[tuple[str, Approval]] = []
-        while rows := await self.journal.scan(OPEN_APPROVALS, after=after):
-            after = rows[-1].key
-            for one in (decode_approval(row.value).at(now) for row in rows):
-                place = f"{one.asked_at:015}/{one.approval_id}"
-                if one.status is ApprovalStatus.PENDING and (place < cursor or not cursor):
-                    found.append((place, one))
+        async for row in all_rows(self.journal, OPEN_APPROVALS):
+            one = decode_approval(row.value).at(now)
+            place = f"{one.asked_at:015}/{one.approval_id}"
+            if one.status is ApprovalStatus.PENDING and (place < cursor or not cursor):
+                found.append((place, one))
         return sorted(found, key=lambda each: each[0], reverse=True)
 
     async def _asked(
@@ -142,21 +142,19 @@ class ApprovalRoutes:
         now = self.clock.now_ms()
         found: list[tuple[str, Approval]] = []
         settled: dict[str, Approval] = {}  # whose end was met on the way
-        while page := await self.journal.read_back(APPROVALS_STREAM, before=before):
-            before = page[-1].seq
-            for event in page:
-                one = decode_approval(event.data)
-                if event.type != ASKED:
-                    settled.setdefault(one.approval_id, one)
-                    continue
-                if one.approval_id in settled:
-                    one = settled.pop(one.approval_id)
-                elif row := await self.journal.get(APPROVALS, one.approval_id):
-                    one = decode_approval(row.value)
-                if status in ("", one.at(now).status):
-                    found.append((str(event.seq), one.at(now)))
-                    if len(found) == most:
-                        return found
+        async for event in newest_events(self.journal, APPROVALS_STREAM, before=before):
+            one = decode_approval(event.data)
+            if event.type != ASKED:
+                settled.setdefault(one.approval_id, one)
+                continue
+            if one.approval_id in settled:
+                one = settled.pop(one.approval_id)
+            elif row := await self.journal.get(APPROVALS, one.approval_id):
+                one = decode_approval(row.value)
+            if status in ("", one.at(now).status):
+                found.append((str(event.seq), one.at(now)))
+                if len(found) == most:
+                    break
         return found
 
     async def _decide(self, call: Call) -> Result:

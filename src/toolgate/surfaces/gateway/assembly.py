@@ -13,6 +13,7 @@ from toolgate.access.rate_limits import RATES, RateLimits
 from toolgate.access.ratelimit import Rate
 from toolgate.access.registry import Registry
 from toolgate.access.revocations import REVOCATIONS
+from toolgate.access.sign_in import SignIn
 from toolgate.commands.commands import Commands
 from toolgate.commands.planners.agent import AgentPlanner
 from toolgate.commands.planners.mcp import McpPlanner, OwnServer
@@ -38,7 +39,7 @@ from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
-from toolgate.surfaces.gateway.status import HealthOfTargets, StatusRoutes, no_targets
+from toolgate.surfaces.gateway.status import HealthOfTargets, StatusRoutes
 from toolgate.surfaces.gateway.v2 import Verify
 from toolgate.tools.capabilities import BROWSER_CAPABILITY, PLAYWRIGHT_SCOPE, Capability
 from toolgate.tools.capability_registry import Capabilities
@@ -80,11 +81,12 @@ class Foundations:
     runs: Runs
     upstreams: Upstreams
     authenticator: Authenticator
+    sign_in: SignIn
     limits: CapabilityLimits
-    wake_at: Callable[[int], None] = lambda _due: None
-    last_at: Callable[[str], int | None] = lambda _kind: None
-    verify: Verify = lambda _key, _message, _signature: False
-    targets: HealthOfTargets = no_targets
+    wake_at: Callable[[int], None]
+    last_at: Callable[[str], int | None]
+    verify: Verify
+    targets: HealthOfTargets
     more_routes: Sequence[Route] = ()
     own_servers: Mapping[str, OwnServer] = field(default_factory=dict)
 
@@ -195,7 +197,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,
         ),
-        doors=Doors(authenticator, pairing, options.hosts),
+        doors=Doors(authenticator, pairing, on.sign_in, options.hosts),
         commands=commands,
         events=events,
         trail=on.audit,

@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from starlette.datastructures import Headers
+
 from toolgate.access.authentication import Authenticator
-from toolgate.access.devices import NAMED, Contact, Identity, Who
+from toolgate.access.devices import AT_CONSOLE, NAMED, Contact, Identity, Who
 from toolgate.access.pairing import Pairing
 from toolgate.access.refusals import AuthRequired, Forbidden
 from toolgate.access.registry import Credentials, Registry
+from toolgate.access.sign_in import SAFE_METHODS, SignIn, check_own_page
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.http.asgi import LOCAL_NAMES, host_name
+from toolgate.http.asgi import LOCAL_NAMES, Scope, host_name
 from toolgate.http.bodies import check_id
 from toolgate.surfaces.gateway.routes import Access
 
@@ -46,6 +49,7 @@ def text(headers: RawHeaders, name: bytes) -> str:
 class Doors:
     authenticator: Authenticator
     pairing: Pairing
+    sign_in: SignIn
     hosts: frozenset[str]  # names besides this machine's own that requests may be for
 
     @property
@@ -75,6 +79,19 @@ class Doors:
             gateway_token=text(headers, GATEWAY_TOKEN),
             bearer=token.strip() if scheme.lower() == "bearer" else "",
         )
+
+    def signed_in(self, scope: Scope, access: Access) -> Identity | None:
+        """The operator, for a page of the console with its cookie; raises Forbidden.
+
+        Only where the operator's token counts, and for a request that has no other credentials.
+        """
+        if Who.OPERATOR not in _BEARERS.get(access, ()):
+            return None
+        headers = Headers(scope=scope)
+        if "authorization" in headers or not self.sign_in.has_session(headers):
+            return None
+        check_own_page(headers, changes=scope["method"] not in SAFE_METHODS)
+        return AT_CONSOLE
 
     async def identify(
         self, credentials: Credentials, access: Access, *, ip: str, user_agent: str

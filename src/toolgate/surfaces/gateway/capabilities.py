@@ -14,6 +14,7 @@ from toolgate.core.enums import Level
 from toolgate.http.bodies import check_id
 from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route
 from toolgate.surfaces.gateway.translate import capability_in, capability_out, definition_out
+from toolgate.tools.capabilities import Capability
 from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.upstream.pins import Pin, Pins
 
@@ -59,24 +60,31 @@ class CapabilityRoutes:
     async def _register(self, call: Call) -> Result:
         wanted: wire.CapabilityRegister = call.body
         check_id("capabilityId", wanted.capability_id)
+        known = self.capabilities.registered(wanted.capability_id)
         capability = capability_in(wanted, now=self.clock.now_ms())
         if call.caller.who is not Who.OPERATOR:
-            self._check_script(wanted, capability.level)
+            self._check_script(wanted, known)
         kept = await self.capabilities.register(capability, by=call.caller.name)
         return Result(capability_out(kept))
 
-    def _check_script(self, wanted: wire.CapabilityRegister, level: Level) -> None:
+    def _check_script(self, wanted: wire.CapabilityRegister, known: Capability | None) -> None:
         """Refuse what a service token may not change, whatever its scope; raises Forbidden."""
         if not isinstance(wanted.server, UnsetType):
             # A server is a program that runs here, or an address that is asked from here.
             raise Forbidden("only the operator may say where a capability's server is")
-        known = self.capabilities.registered(wanted.capability_id)
         before = Level.WRITE if known is None else known.level
-        if level.rank < before.rank:  # it may be the level of an MCP server's tool
+        if wanted.level.rank < before.rank:  # it may be the level of an MCP server's tool
             raise Forbidden(f"only the operator may register a level below {before}")
 
-    async def _list(self, _: Call) -> Result:
-        found = [capability_out(one) for one in self.capabilities.all()]
+    async def _list(self, call: Call) -> Result:
+        is_operator = call.caller.who is Who.OPERATOR
+        found = [
+            capability_out(
+                one,
+                registered=self.capabilities.registered(one.capability_id) if is_operator else None,
+            )
+            for one in self.capabilities.all()
+        ]
         return Result(wire.CapabilityList(items=found))
 
     async def _remove(self, call: Call) -> Result:

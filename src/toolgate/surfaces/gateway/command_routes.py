@@ -1,6 +1,5 @@
 """The routes of commands: posting one of each kind, and asking what became of it."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from toolgate.access.registry import Registry
 from toolgate.commands.answers import Result
 from toolgate.commands.states import States
 from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.concurrency import Stopped, unless
 from toolgate.core.enums import CommandKind
 from toolgate.http.bodies import check_id
 from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route, elsewhere, seconds
@@ -84,16 +84,10 @@ class CommandRoutes:
 
     async def _state(self, call: Call) -> Result:
         request_id = check_id("requestId", call.path["requestId"])
-        asking = asyncio.ensure_future(
-            self.states.state(call.caller, request_id, wait=seconds(call.query))
-        )
+        asking = self.states.state(call.caller, request_id, wait=seconds(call.query))
         with self.registry.watch(call.caller.name) as cut:
-            cutting = asyncio.ensure_future(cut.wait())
             try:
-                await asyncio.wait({asking, cutting}, return_when=asyncio.FIRST_COMPLETED)
-                if cut.is_set():
-                    raise InvalidToken("the token was revoked")
-                return Result(await asking)
-            finally:
-                asking.cancel()
-                cutting.cancel()
+                state = await unless(cut.wait(), asking)
+            except Stopped:
+                raise InvalidToken("the token was revoked") from None
+        return Result(state)

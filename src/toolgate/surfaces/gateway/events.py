@@ -19,10 +19,11 @@ from toolgate.commands.answers import Code, Extra, Problem, Result
 from toolgate.commands.records import STREAM, gateway_event
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.clock import Clock
+from toolgate.core.concurrency import Stopped, unless
 from toolgate.core.enums import HealthStatus
 from toolgate.http import asgi
 from toolgate.journal.bus import Bus
-from toolgate.journal.following import follow
+from toolgate.journal.following import follow, until
 from toolgate.journal.journal import Append, Event, Journal
 from toolgate.surfaces.gateway.routes import (
     Access,
@@ -174,22 +175,14 @@ class Events:
 
     async def _until_moved(self, identity: Identity, since: int, wait: float) -> None:
         with self.registry.watch(identity.name) as cut:
-            cutting = asyncio.ensure_future(cut.wait())
             try:
                 async with asyncio.timeout(wait):
-                    while not (self._last > since or cut.is_set() or self._closing.is_set()):
-                        moving = asyncio.ensure_future(self._moved.wait())
-                        try:
-                            either = {moving, cutting}
-                            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                        finally:
-                            moving.cancel()
+                    while self._last <= since and not self._closing.is_set():
+                        await unless(cut.wait(), self._moved.wait())
             except TimeoutError:
                 return
-            finally:
-                cutting.cancel()
-            if cut.is_set():
-                raise InvalidToken("the device was revoked")
+            except Stopped:
+                raise InvalidToken("the device was revoked") from None
 
     def cursor_of(self, given: str | None) -> int:
         """The position to read from; without a cursor, the end. Problem 410 for a cursor that is dead."""
@@ -224,32 +217,11 @@ class Events:
         self, reader: Identity, cut: asyncio.Event, since: int
     ) -> AsyncIterator[Sequence[wire.Event]]:
         """Events as they come; an empty batch after a silence. Ends when the caller is cut."""
-        async with contextlib.aclosing(
-            follow(self.journal, self.bus, STREAM, after=since)
-        ) as batches:
-            coming = asyncio.ensure_future(anext(batches))
-            cutting = asyncio.ensure_future(cut.wait())
-            closing = asyncio.ensure_future(self._closing.wait())
-            try:
-                while not cut.is_set():
-                    done, _ = await asyncio.wait(
-                        {coming, cutting, closing},
-                        timeout=SILENCE_S,
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-                    if cutting in done or closing in done:
-                        return
-                    if coming in done:
-                        yield shown_to(reader, map(event_of, coming.result()))
-                        coming = asyncio.ensure_future(anext(batches))
-                    else:
-                        yield []
-            finally:
-                cutting.cancel()
-                closing.cancel()
-                coming.cancel()
-                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                    await coming
+        events = follow(self.journal, self.bus, STREAM, after=since)
+        stops = (cut, self._closing)
+        async with contextlib.aclosing(until(stops, events, silence_s=SILENCE_S)) as batches:
+            async for batch in batches:
+                yield shown_to(reader, map(event_of, batch))
 
     async def forget_old(self) -> None:
         """Delete events older than a cursor's life, up to the first that is younger.

@@ -1,7 +1,5 @@
 """An app that is served beside the contract's routes (MCP), behind the same authentication."""
 
-import asyncio
-import contextlib
 from typing import Final
 
 from starlette.authentication import SimpleUser
@@ -11,6 +9,7 @@ from toolgate.access.devices import Identity, Who
 from toolgate.access.refusals import Forbidden, InvalidToken
 from toolgate.commands.answers import EXPECTED, failure, problem_of
 from toolgate.commands.plans import caller_of, granted_level
+from toolgate.core.concurrency import Stopped, unless
 from toolgate.core.enums import CommandKind, Level
 from toolgate.http import asgi
 from toolgate.http.traces import trace_id_of
@@ -58,17 +57,10 @@ class Guarded:
             await send(message)
 
         with self._doors.registry.watch(identity.name) as cut:
-            serving = asyncio.ensure_future(self._app(scope, receive, noting))
-            cutting = asyncio.ensure_future(cut.wait())
             try:
-                await asyncio.wait({serving, cutting}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                cutting.cancel()
-                ended = not serving.cancel()
-        if ended:
-            return await serving
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
+                return await unless(cut.wait(), self._app(scope, receive, noting))
+            except Stopped:
+                pass
         if began:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         else:

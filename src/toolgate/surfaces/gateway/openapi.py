@@ -137,6 +137,8 @@ def _response(
     content = {"application/json": {"schema": schema}}
     if route.stream and status == 200:
         content = {"text/event-stream": {"schema": {"type": "string"}}}
+    elif status < 400 and route.media_type != "application/json":
+        content = {route.media_type: {"schema": {"type": "string", "format": "binary"}}}
     response: dict[str, Any] = {"description": _MEANINGS[status], "content": content}
     headers = _response_headers(route, status)
     if headers:

@@ -49,6 +49,17 @@ class PairingRoutes:
             ),
             Route(
                 "POST",
+                "/pairing/reject",
+                Access.OPERATOR,
+                "Reject a device that waits; a paired device of its name stays paired.",
+                self._reject,
+                wire.PairingRejected,
+                v2="pairing.reject",
+                takes=wire.PairingReject,
+                statuses=(200, 404),
+            ),
+            Route(
+                "POST",
                 "/pairing/revoke",
                 Access.OPERATOR,
                 "Take a device's token away, at once.",
@@ -59,6 +70,12 @@ class PairingRoutes:
                 statuses=(200, 404),
             ),
         )
+
+    async def _reject(self, call: Call) -> Result:
+        wanted: wire.PairingReject = call.body
+        device_id = check_id("deviceId", wanted.device_id)
+        await self.pairing.reject(device_id, by=call.caller.name)
+        return Result(wire.PairingRejected(device_id=device_id))
 
     async def _pending(self, _: Call) -> Result:
         return Result(wire.PendingDevices(pending=[pending_out(p) for p in self.pairing.pending()]))

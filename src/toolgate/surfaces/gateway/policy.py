@@ -1,8 +1,8 @@
-"""`/policy`: show the policy in force, replace it, simulate another."""
+"""`/policy`: show the policy in force, check another, replay past calls on it, replace it."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec import UnsetType
 
@@ -10,27 +10,16 @@ from toolgate.access.audit import Trail
 from toolgate.commands.answers import Result
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.journal.journal import Operation
-from toolgate.policy.model import Policy
+from toolgate.policy.file import PolicyFile
+from toolgate.policy.model import InvalidPolicy, Policy
 from toolgate.policy.refusal_texts import decision_text
 from toolgate.surfaces.gateway.routes import MAX_PAGE, Access, Call, Route
 from toolgate.tools.simulation import Simulation
 
 
-class PolicyInForce(Protocol):
-    text: str
-    current: Policy
-
-    async def replace(
-        self, text: str, *, over: str, also: Callable[[Policy], Sequence[Operation]]
-    ) -> Policy:
-        """Commit the operations of `also` with the change. Raises InvalidPolicy, Refused,
-        Unavailable, Conflict where another than `over` is in force, and then changes nothing."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class PolicyRoutes:
-    policy: PolicyInForce
+    policy: PolicyFile
     simulation: Simulation
     trail: Trail
 
@@ -57,6 +46,16 @@ class PolicyRoutes:
             ),
             Route(
                 "POST",
+                "/policy/check",
+                Access.OPERATOR,
+                "What is wrong with a policy; nothing is changed.",
+                self._check,
+                wire.PolicyChecked,
+                v2="policy.check",
+                takes=wire.PolicyCheck,
+            ),
+            Route(
+                "POST",
                 "/policy/simulate",
                 Access.OPERATOR,
                 "Which past calls a policy would have decided otherwise.",
@@ -78,11 +77,26 @@ class PolicyRoutes:
                 "policy.changed",
                 actor=call.caller.name,
                 resource=("policy", policy.name),
-                metadata={"version": policy.version},
+                metadata={
+                    "version": policy.version,
+                    "previous": self.policy.current.version,  # until the row is written
+                },
             )
 
         await self.policy.replace(wanted.text, over=wanted.over, also=row)
         return Result(self._view())
+
+    async def _check(self, call: Call) -> Result:
+        wanted: wire.PolicyCheck = call.body
+        try:
+            found = await asyncio.to_thread(self.simulation.compile, wanted.text)
+        except InvalidPolicy as wrong:
+            return Result(wire.PolicyChecked(problems=list(wrong.problems)))
+        return Result(
+            wire.PolicyChecked(
+                problems=[], rule_count=len(found.rules), test_count=len(found.tests)
+            )
+        )
 
     async def _simulate(self, call: Call) -> Result:
         wanted: wire.PolicySimulate = call.body
@@ -96,6 +110,9 @@ class PolicyRoutes:
                 would_be=one.decision.effect,
                 rule_id=one.decision.rule_id,
                 text=decision_text(one.recorded.call.tool, one.decision),
+                args=dict(one.recorded.call.args),
+                was_rule_id=one.recorded.rule_id,
+                loosens=one.loosens,
             )
             for one in changes
         ]
@@ -103,4 +120,17 @@ class PolicyRoutes:
 
     def _view(self) -> wire.PolicyView:
         current = self.policy.current
-        return wire.PolicyView(name=current.name, version=current.version, text=self.policy.text)
+        rules = [
+            wire.PolicyRule(
+                id=rule.id, effect=rule.effect.value, tools=list(rule.tools), reason=rule.reason
+            )
+            for rule in current.rules
+        ]
+        return wire.PolicyView(
+            name=current.name,
+            version=current.version,
+            text=self.policy.text,
+            rules=rules,
+            test_count=len(current.tests),
+            error=self.policy.error,
+        )

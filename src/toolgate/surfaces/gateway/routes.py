@@ -71,6 +71,7 @@ class Route:
     bare: bool = False
     command: CommandKind | None = None
     stream: bool = False  # its answer is events that go on
+    media_type: str = "application/json"
 
     @property
     def key(self) -> str:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from msgspec import UNSET
+from typing import Final
 
 from toolgate.access.audit import Trail
-from toolgate.commands.answers import Result
+from toolgate.commands.answers import Code, Problem, Result
 from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.enums import RunStatus
 from toolgate.core.errors import Conflict
+from toolgate.evidence.evidence import Evidence
 from toolgate.http.bodies import check_id
 from toolgate.journal.journal import Journal
 from toolgate.runs import records
@@ -22,6 +23,18 @@ from toolgate.surfaces.gateway.routes import (
     Route,
     page_limit,
 )
+from toolgate.surfaces.gateway.timelines import timeline_of
+from toolgate.surfaces.gateway.translate import run_summary
+
+SEARCHED: Final = 5_000  # rows that one search reads; its page says where the next goes on
+_OPEN: Final = frozenset(RunStatus) - {RunStatus.DONE, RunStatus.FAILED, RunStatus.CANCELLED}
+STATES: Final = {
+    "open": _OPEN,
+    "waiting": frozenset({RunStatus.PAUSED_WAITING_APPROVAL}),
+    "done": frozenset({RunStatus.DONE}),
+    "failed": frozenset({RunStatus.FAILED}),
+    "cancelled": frozenset({RunStatus.CANCELLED}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,7 @@ class RunRoutes:
     journal: Journal
     runs: Runs
     trail: Trail
+    evidence: Evidence
 
     def routes(self) -> Sequence[Route]:
         return (
@@ -40,7 +54,15 @@ class RunRoutes:
                 self._list,
                 wire.RunPage,
                 v2="runs.list",
-                query=(Parameter("limit", "runs at most", PAGE_LIMIT), CURSOR),
+                query=(
+                    Parameter("status", "only these", {"type": "string", "enum": list(STATES)}),
+                    Parameter("agent", "only runs of this agent"),
+                    Parameter(
+                        "q", "only runs with this in an id, the user, the message, the error"
+                    ),
+                    Parameter("limit", "runs at most", PAGE_LIMIT),
+                    CURSOR,
+                ),
             ),
             Route(
                 "GET",
@@ -50,6 +72,16 @@ class RunRoutes:
                 self._get,
                 wire.RunSummary,
                 v2="runs.get",
+                statuses=(200, 404),
+            ),
+            Route(
+                "GET",
+                "/runs/{runId}/timeline",
+                Access.OPERATOR,
+                "What a run has said and done so far, step by step.",
+                self._timeline,
+                wire.RunTimeline,
+                v2="runs.timeline",
                 statuses=(200, 404),
             ),
             Route(
@@ -67,17 +99,38 @@ class RunRoutes:
 
     async def _list(self, call: Call) -> Result:
         limit = page_limit(call.query)
-        rows = await self.journal.scan(
-            records.RUNS, after=call.query.get("cursor", ""), limit=limit + 1, newest_first=True
-        )
-        items = [_run(records.decode_run_line(row.value)) for row in rows[:limit]]
-        more = len(rows) > limit
-        return Result(wire.RunPage(items=items, next_cursor=items[-1].run_id if more else UNSET))
+        status = call.query.get("status", "")
+        if status and status not in STATES:
+            raise Problem(Code.INVALID_REQUEST, f"status must be one of {', '.join(STATES)}")
+        agent, words = call.query.get("agent", ""), call.query.get("q", "").casefold()
+        found: list[wire.RunSummary] = []
+        cursor, searched = call.query.get("cursor", ""), 0
+        while len(found) <= limit and searched < SEARCHED:
+            rows = await self.journal.scan(
+                records.RUNS, after=cursor, limit=limit + 1, newest_first=True
+            )
+            if not rows:
+                return Result(wire.RunPage(items=found))
+            searched, cursor = searched + len(rows), rows[-1].key
+            for line in (records.decode_run_line(row.value) for row in rows):
+                if (
+                    (not status or line.status in STATES[status])
+                    and agent in ("", line.agent_id)
+                    and words in _text_of(line)
+                ):
+                    found.append(run_summary(line))
+        if len(found) > limit:
+            cursor = found[limit - 1].run_id
+        return Result(wire.RunPage(items=found[:limit], next_cursor=cursor))
 
     async def _get(self, call: Call) -> Result:
         # From its events: the row of the list is written only when a run first moves.
         state = await self.runs.state(check_id("runId", call.path["runId"]))
-        return Result(_run(records.decode_run_line(records.run_line(state))))
+        return Result(run_summary(records.decode_run_line(records.run_line(state))))
+
+    async def _timeline(self, call: Call) -> Result:
+        run_id = check_id("runId", call.path["runId"])
+        return Result(await timeline_of(run_id, self.runs, self.evidence))
 
     async def _cancel(self, call: Call) -> Result:
         wanted: wire.RunCancel = call.body
@@ -95,17 +148,5 @@ class RunRoutes:
         return await self._get(call)
 
 
-def _run(line: records.RunLine) -> wire.RunSummary:
-    return wire.RunSummary(
-        run_id=line.run_id,
-        session_id=line.session_id,
-        agent_id=line.agent_id,
-        status=line.status,
-        created_at=line.started_at,
-        updated_at=line.ended_at or line.started_at,
-        user_id=line.user_id,
-        preview=line.preview,
-        code=line.code,
-        message=line.message,
-        total_tokens=line.total_tokens,
-    )
+def _text_of(line: records.RunLine) -> str:
+    return f"{line.run_id} {line.user_id} {line.session_id} {line.preview} {line.code}".casefold()

@@ -4,7 +4,6 @@ Routes of the contract are served straight from ASGI; whatever else is mounted h
 metrics) is Starlette's business.
 """
 
-import asyncio
 import logging
 import re
 from collections.abc import Coroutine, Sequence
@@ -35,6 +34,7 @@ from toolgate.commands.plans import RawCommand
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.clock import Clock
+from toolgate.core.concurrency import Stopped, unless
 from toolgate.core.enums import CommandKind
 from toolgate.core.errors import Invalid, NotFound, ToolgateError
 from toolgate.http import asgi
@@ -202,7 +202,8 @@ class Gateway:
         """Raises InvalidToken where the sender, who may take long, was revoked meanwhile."""
         registry = self.doors.registry
         cuts = registry.cuts
-        raw = await _body(headers, receive)
+        declared = text(headers, b"content-length")
+        raw = await asgi.receive_body(declared, receive, limit=wire.MAX_BODY_BYTES)
         if registry.cuts != cuts:
             await self._identify(access, headers, scope)
         return raw
@@ -229,6 +230,13 @@ class Gateway:
             log.debug("refusal_not_recorded error=%s", unavailable)
 
     async def _identify(
+        self, access: Access, headers: RawHeaders, scope: asgi.Scope
+    ) -> Identity | None:
+        if b"cookie" in headers and (operator := self.doors.signed_in(scope, access)) is not None:
+            return operator
+        return await self._by_token(access, headers, scope)
+
+    async def _by_token(
         self, access: Access, headers: RawHeaders, scope: asgi.Scope
     ) -> Identity | None:
         return await self.doors.identify(
@@ -262,13 +270,15 @@ class Gateway:
         result = await route.handle(call)
         extra = result.extra
         if extra.bare:
-            return Reply(extra.status, wire.encode(result.data), extra.headers)
+            is_file = isinstance(result.data, bytes)
+            body = result.data if is_file else wire.encode(result.data)
+            return Reply(extra.status, body, extra.headers)
         return success(result.data, call.trace_id, status=extra.status, headers=extra.headers)
 
     async def _stream(
         self, headers: RawHeaders, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
     ) -> bool:
-        identity = await self._identify(Access.READER, headers, scope)
+        identity = await self._by_token(Access.READER, headers, scope)
         assert identity is not None
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         since = self.events.cursor_of(text(headers, _LAST_EVENT_ID) or query.get("since"))
@@ -334,41 +344,12 @@ def decode(raw: bytes, model: type[Any]) -> Any:
         raise Invalid(problem_of(unreadable).message) from unreadable
 
 
-async def _body(headers: RawHeaders, receive: asgi.Receive) -> bytes:
-    """Raises BodyTooLarge as soon as the limit is passed, declared or not; Invalid for half a body."""
-    declared = headers.get(b"content-length", b"0")
-    if declared.isdigit() and int(declared) > wire.MAX_BODY_BYTES:
-        raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        chunks = [body]
-        size = len(body)
-        while message.get("more_body"):
-            message = await receive()
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            if size > wire.MAX_BODY_BYTES:
-                raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
-        body = b"".join(chunks)
-    if len(body) > wire.MAX_BODY_BYTES:
-        raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
-    if message["type"] == "http.disconnect":
-        raise Invalid("the sender went away before the end of the body")
-    return body
-
-
 async def _unless_gone(answering: Coroutine[Any, Any, Reply], receive: asgi.Receive) -> Reply:
     """The answer, as long as somebody waits for it; raises Invalid."""
-    answer, going = asyncio.ensure_future(answering), asyncio.ensure_future(_gone(receive))
     try:
-        await asyncio.wait({answer, going}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise Invalid("the sender went away before the answer")
-        return answer.result()
-    finally:
-        answer.cancel()
-        going.cancel()
+        return await unless(_gone(receive), answering)
+    except Stopped:
+        raise Invalid("the sender went away before the answer") from None
 
 
 async def _gone(receive: asgi.Receive) -> None:
@@ -377,9 +358,11 @@ async def _gone(receive: asgi.Receive) -> None:
 
 
 async def _send(send: asgi.Send, reply: Reply) -> None:
-    headers = [_JSON, (b"content-length", b"%d" % len(reply.body))]
-    for name, value in reply.headers:
-        headers.append((_NAMES.get(name) or name.lower().encode(), value.encode()))
+    given = [
+        (_NAMES.get(name) or name.lower().encode(), value.encode()) for name, value in reply.headers
+    ]
+    kind = () if any(name == _JSON[0] for name, _ in given) else (_JSON,)
+    headers = [*kind, (b"content-length", b"%d" % len(reply.body)), *given]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
 

@@ -22,10 +22,6 @@ LastAt = Callable[[str], int | None]  # of `heartbeat` or `cron`
 HealthOfTargets = Callable[[], Awaitable[Sequence[TargetHealth]]]
 
 
-async def no_targets() -> Sequence[TargetHealth]:
-    return ()
-
-
 @dataclass(slots=True)
 class StatusRoutes:
     clock: Clock

@@ -9,6 +9,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
 from toolgate.core.enums import Isolation, Level
 from toolgate.core.errors import Invalid
+from toolgate.runs.records import RunLine
 from toolgate.tools.capabilities import Capability, Mount, Server
 from toolgate.tools.upstream.pins import Pin
 
@@ -83,9 +84,12 @@ def server_in(server: wire.McpServer) -> Server:
     )
 
 
-def capability_out(capability: Capability) -> wire.Capability:
-    rate = capability.rate
-    return wire.Capability(
+def capability_out(
+    capability: Capability, *, registered: Capability | None = None
+) -> wire.Capability:
+    """A capability as it is shown; for the operator as `registered`, too, but for its secrets."""
+    rate, server = capability.rate, capability.server
+    shown = wire.Capability(
         capability_id=capability.capability_id,
         scope=capability.scope,
         level=capability.level,
@@ -99,6 +103,34 @@ def capability_out(capability: Capability) -> wire.Capability:
         updated_at=capability.updated_at,
         isolation=capability.isolation or UNSET,
         reason=capability.reason or UNSET,
+    )
+    if registered is None:
+        return shown
+    shown = replace(shown, registered_status=registered.status)
+    if server is None:
+        return shown
+    return replace(
+        shown,
+        server=server.url or " ".join((server.command, *server.args)),
+        mounts=[str(mount) for mount in server.mounts],
+        egress=list(server.egress),
+    )
+
+
+def run_summary(line: RunLine) -> wire.RunSummary:
+    return wire.RunSummary(
+        run_id=line.run_id,
+        session_id=line.session_id,
+        agent_id=line.agent_id,
+        status=line.status,
+        created_at=line.started_at,
+        updated_at=line.ended_at or line.started_at,
+        user_id=line.user_id,
+        preview=line.preview,
+        code=line.code,
+        message=line.message,
+        total_tokens=line.total_tokens,
+        ended_at=line.ended_at or UNSET,
     )
 
 

@@ -21,6 +21,7 @@ from toolgate.core.errors import (
     Refused,
     ToolgateError,
     Unavailable,
+    code_for,
 )
 from toolgate.core.tools import Tool
 from toolgate.runs.deliveries import fault
@@ -94,12 +95,11 @@ async def dispatch(
 
 
 def _error(message: Command, failed: Exception, *, session_id: str, now: int) -> wire.Error:
-    kinds = type(failed).__mro__
-    code = next((CODES[kind] for kind in kinds if kind in CODES), ErrorCode.INTERNAL_ERROR)
+    code = code_for(failed, CODES, ErrorCode.INTERNAL_ERROR)
     hidden = code is ErrorCode.INTERNAL_ERROR or isinstance(failed, Damaged)
     if hidden:
         log.error("command_failed session_id=%s", session_id, exc_info=failed)
-    reason = next((REASONS[kind] for kind in kinds if kind in REASONS), None)
+    reason = code_for(failed, REASONS, None)
     return wire.Error(
         ts=now,
         code=code,

@@ -5,12 +5,13 @@ of the open ones. A tool request or an approval that was answered is left out: a
 forgotten it would run or decide it again.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
 
 from toolgate.journal.journal import Event, Journal
+from toolgate.journal.paging import all_events, newest_events
 from toolgate.runs.deliveries import (
     APPROVAL_REQUIRED,
     DELTA,
@@ -33,14 +34,11 @@ _encode: Final = msgspec.json.Encoder().encode
 async def ended_since(journal: Journal, stream: str, since: int, *, upto: int) -> list[str]:
     """The runs of a session that ended at or after a time."""
     found: list[str] = []
-    before: int | None = upto + 1
-    while page := await journal.read_back(stream, before=before):
-        for event in page:
-            if event.at < since:
-                return found
-            if event.type in ENDS and event.subject:
-                found.append(event.subject)
-        before = page[-1].seq
+    async for event in newest_events(journal, stream, before=upto + 1):
+        if event.at < since:
+            break
+        if event.type in ENDS and event.subject:
+            found.append(event.subject)
     return found
 
 
@@ -50,19 +48,15 @@ async def missed(
     """The events of these runs up to a number, in order; None if some are not kept any more."""
     found: list[Event] = []
     for run_id in dict.fromkeys((*open_runs, *ended)):
-        events = [event async for event in _of_run(journal, stream, run_id) if event.seq <= upto]
+        events = [
+            event
+            async for event in all_events(journal, stream, subject=run_id)
+            if event.seq <= upto
+        ]
         if not events or events[0].type != RUN_STARTED:
             return None
         found += events if run_id in open_runs else (one for one in events if one.type != DELTA)
     return sorted(found, key=lambda event: event.seq)
-
-
-async def _of_run(journal: Journal, stream: str, run_id: str) -> AsyncIterator[Event]:
-    after = 0
-    while page := await journal.read(stream, after=after, subject=run_id):
-        for event in page:
-            yield event
-        after = page[-1].seq
 
 
 def frames(events: Iterable[Event], *, open_asks: Collection[str]) -> list[bytes]:

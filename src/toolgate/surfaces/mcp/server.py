@@ -19,6 +19,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from toolgate.core.concurrency import Background
 from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import ToolgateError
 from toolgate.core.tools import Caller
@@ -63,7 +64,7 @@ class BrowserTools:
         self._tasks = TaskExtension(self._answers)
         self._began: OrderedDict[_Request, str] = OrderedDict()
         self._unwanted: OrderedDict[_Request, bool] = OrderedDict()
-        self._canceling: set[asyncio.Task[None]] = set()
+        self._canceling = Background()
 
     def server(self) -> Server[Any]:
         server = TaskServer(
@@ -213,9 +214,7 @@ class BrowserTools:
 
     def _cancel_soon(self, run_id: str) -> None:
         """In a task of its own: the request that it belongs to is being torn down."""
-        task = asyncio.ensure_future(self._cancel(run_id))
-        self._canceling.add(task)
-        task.add_done_callback(self._canceling.discard)
+        self._canceling.start(self._cancel(run_id))
 
     async def _cancel(self, run_id: str) -> None:
         with contextlib.suppress(TaskFailed):

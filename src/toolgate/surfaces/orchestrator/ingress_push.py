@@ -21,6 +21,7 @@ from toolgate.core.errors import Conflict, ToolgateError, Unavailable
 from toolgate.journal.bus import Bus
 from toolgate.journal.following import follow
 from toolgate.journal.journal import Delete, Event, Journal, Operation, Put
+from toolgate.journal.paging import all_rows
 from toolgate.journal.rows import version_of
 from toolgate.runs import records
 from toolgate.runs.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST, of_fact
@@ -74,12 +75,9 @@ class IngressPush:
     async def start(self) -> None:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         self._http = aiohttp.ClientSession(headers=headers)
-        after = ""
-        while rows := await self.journal.scan(PUSHES, after=after):
-            for row in rows:
-                at = msgspec.json.decode(row.value, type=PushRow)
-                self._start(row.key, at.session_id, at.after, version=row.version)
-            after = rows[-1].key
+        async for row in all_rows(self.journal, PUSHES):
+            at = msgspec.json.decode(row.value, type=PushRow)
+            self._start(row.key, at.session_id, at.after, version=row.version)
 
     async def stop(self) -> None:
         for task in self._tasks.values():

@@ -26,6 +26,7 @@ from toolgate.core.errors import (
     Refused,
     ToolgateError,
     Unavailable,
+    code_for,
 )
 from toolgate.core.tools import Tool
 from toolgate.http import asgi
@@ -281,7 +282,7 @@ class OrchestratorApi:
     async def _refused(self, _: Request, failed: Exception) -> Response:
         if isinstance(failed, InvalidToken):
             return _refusal(wire.ErrorCode.UNAUTHORIZED, str(failed))
-        code = next(CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
+        code = code_for(failed, CODES, wire.ErrorCode.INTERNAL_ERROR)
         if code is wire.ErrorCode.INTERNAL_ERROR:
             log.error("request_failed", exc_info=failed)
         return _refusal(code, str(failed))

@@ -16,6 +16,7 @@ from toolgate.access.audit import Trail
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, NotFound
 from toolgate.journal.journal import Check, Journal, Operation, Put
+from toolgate.journal.paging import all_rows
 from toolgate.journal.rows import ATTEMPTS
 from toolgate.secrets.seal import Seal
 from toolgate.tools.capabilities import Server
@@ -82,12 +83,9 @@ class Pins:
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
-        after = ""
-        while rows := await self._journal.scan(COLLECTION, after=after):
-            for row in rows:
-                pin = _decode(self._seal.open(row.value))
-                self._held[pin.capability_id, pin.tool] = _Held(pin, row.version)
-            after = rows[-1].key
+        async for row in all_rows(self._journal, COLLECTION):
+            pin = _decode(self._seal.open(row.value))
+            self._held[pin.capability_id, pin.tool] = _Held(pin, row.version)
 
     def get(self, capability_id: str, tool: str) -> Pin | None:
         held = self._held.get((capability_id, tool))

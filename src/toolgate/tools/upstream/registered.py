@@ -1,11 +1,11 @@
 """The MCP servers of registered capabilities: their route, their tools' levels, their health."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 from toolgate.core.clock import Clock
+from toolgate.core.concurrency import Background
 from toolgate.core.enums import HealthStatus, Level
 from toolgate.core.errors import ToolgateError
 from toolgate.core.tools import Caller, Tool, ToolRequest
@@ -27,7 +27,7 @@ class RegisteredServers:
         """`capabilities` is None where nothing can be registered."""
         self._clock = clock
         self._capabilities = capabilities
-        self._commits: set[asyncio.Task[None]] = set()
+        self._commits = Background()
         self.pins = pins
         self.sessions = McpUpstreams(
             self._server,
@@ -108,9 +108,7 @@ class RegisteredServers:
             log.info("capability_health id=%s health=%s why=%s", capability_id, health, reason)
         after = self._capabilities.get(capability_id)
         if after is not None and (before is None or after.status is not before.status):
-            task = asyncio.create_task(self._commit_event(self._capabilities, after))
-            self._commits.add(task)
-            task.add_done_callback(self._commits.discard)
+            self._commits.start(self._commit_event(self._capabilities, after))
 
     async def _commit_event(self, capabilities: Capabilities, changed: Capability) -> None:
         try:

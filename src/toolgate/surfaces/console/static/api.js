@@ -2,7 +2,8 @@
 
 import { t } from "./lang.js";
 
-const API = "/console/api";
+// `~` is the console's own API; other paths are the gateway's.
+const at = (path) => path.replace(/^~/, "/console/api");
 
 export class Failed extends Error {
   constructor(status, error) {
@@ -16,26 +17,25 @@ export class Failed extends Error {
 let signedOut = () => {};
 export const onSignedOut = (act) => { signedOut = act; };
 
-async function ask(method, path, body) {
+async function ask(method, path, body, read = (answer) => answer.json().catch(() => ({}))) {
   const headers = { "X-Toolgate-Console": "1" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(API + path, {
+    answer = await fetch(at(path), {
       method, headers, credentials: "same-origin",
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch {
     throw new Failed(0, { code: "offline", message: t("The server does not answer.") });
   }
-  const data = await answer.json().catch(() => ({}));
-  if (answer.ok) return data;
+  if (answer.ok) { const told = await read(answer); return told.traceId ? told.data : told; }
   if (answer.status === 401) signedOut();
-  throw new Failed(answer.status, data.error);
+  const told = await answer.json().catch(() => ({}));
+  throw new Failed(answer.status, { ...told.error, ...told.data });
 }
 
-// What is asked for is drawn over what is there. A button that is being pressed must stay until it is
-// let go, or the click is lost; a selection that is being drawn too.
+// Wait for a press or a selection to end before redrawing: the click would be lost.
 const LONGEST_PRESS_MS = 2000;
 let released = Promise.resolve(), letGo = () => {};
 addEventListener("pointerdown", () => { letGo(); released = new Promise((done) => { letGo = done; setTimeout(done, LONGEST_PRESS_MS); }); }, true);
@@ -51,10 +51,19 @@ export const get = async (path, query) => {
 export const post = (path, body = {}) => ask("POST", path, body);
 export const put = (path, body) => ask("PUT", path, body);
 export const remove = (path) => ask("DELETE", path);
+export const file = (path) => ask("GET", path, undefined, (answer) => answer.blob());
 
-// One stream for the whole page. It is opened anew where another run is watched; the browser itself
-// reconnects, and says which event it saw last. A tab that nobody sees has none: a browser opens six
-// connections to a host, and six tabs would hold them all.
+// Saves a file: a plain link could not say that it comes from this page.
+export const download = (path, name) => async () => {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await file(path));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+};
+
+// One stream for the page, reopened to watch another run; the browser reconnects by itself. A hidden tab
+// has none: a browser opens six connections to a host, and six tabs would hold them all.
 class Live extends EventTarget {
   #source = null;
   #wanted = false;
@@ -76,7 +85,7 @@ class Live extends EventTarget {
     const query = new URLSearchParams();
     if (run) query.set("run", run);
     if (this.#last) query.set("after", this.#last);
-    this.#source = new EventSource(`${API}/live?${query}`);
+    this.#source = new EventSource(`${at("~/live")}?${query}`);
     this.#source.onopen = () => this.#is(true);
     this.#source.onerror = () => {
       this.#is(false);
@@ -90,7 +99,7 @@ class Live extends EventTarget {
 
   async #again() {
     if (!this.#source) return;
-    try { await get("/me"); this.open(this.#run); } catch (failed) { if (failed.status !== 401) setTimeout(() => this.#again(), 2000); }
+    try { await get("~/me"); this.open(this.#run); } catch (failed) { if (failed.status !== 401) setTimeout(() => this.#again(), 2000); }
   }
 
   close() {

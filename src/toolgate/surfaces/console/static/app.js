@@ -73,15 +73,15 @@ function showWaiting() {
 let counts = 0;
 const countWaiting = later(async () => {
   const mine = ++counts;
-  try { const { total } = await get("/waiting"); if (mine === counts) { waiting = total; showWaiting(); } } catch { /* the page says so itself */ }
+  try { const { total } = await get("~/waiting"); if (mine === counts) { waiting = total; showWaiting(); } } catch { /* the page says so itself */ }
 }, 100);
 
-async function signOut() { await post("/sign-out"); live.close(); me = null; signIn(); }
+async function signOut() { await post("~/sign-out"); live.close(); me = null; signIn(); }
 
-// A browser may remember that a script did not come, and not ask for it again under the same name.
+// Browsers remember a failed import: ask again under another name.
 let missed = 0;
 async function viewOf(name) {
-  try { return await import(`./views/${name}.js${missed ? `?${missed}` : ""}`); } catch (failed) { missed += 1; await get("/me"); throw failed; }
+  try { return await import(`./views/${name}.js${missed ? `?${missed}` : ""}`); } catch (failed) { missed += 1; await get("~/me"); throw failed; }
 }
 
 async function show() {
@@ -107,6 +107,7 @@ async function show() {
     onLeave: (act) => leave.push(act),
     onTold: (act) => { const hear = (event) => act(event.detail); early.forEach(act); live.addEventListener("told", hear); leave.push(() => live.removeEventListener("told", hear)); },
     onLink: (act) => { const hear = (event) => act(event.detail); live.addEventListener("link", hear); leave.push(() => live.removeEventListener("link", hear)); },
+    follow: (load, concerns, ms = 150) => { const soon = later(() => load().catch(() => {}), ms); context.onTold((told) => concerns(told) && soon()); context.onLink((on) => on && soon()); },
     onKey: (act) => { const hear = (event) => { if (!isTyping(event)) act(event); }; document.addEventListener("keydown", hear); leave.push(() => document.removeEventListener("keydown", hear)); },
   };
   const id = match[1] && name !== match[1] ? decodeURIComponent(match[1]) : "";
@@ -141,7 +142,7 @@ document.addEventListener("click", (event) => {
   if (!node || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || node.target || node.hasAttribute("download")) return;
   if (node.className === "skip") { event.preventDefault(); main.querySelector("h1")?.focus(); return; } // no other address: the page would be made anew
   const url = new URL(node.href);
-  if (url.origin !== location.origin || !url.pathname.startsWith("/console") || url.pathname.startsWith("/console/api") || url.hash) return;
+  if (url.origin !== location.origin || !url.pathname.startsWith("/console") || url.hash) return;
   event.preventDefault();
   go(url.pathname + url.search);
 });
@@ -163,7 +164,7 @@ async function signIn(problem = "") {
 }
 
 async function start() {
-  try { me = await get("/me"); } catch (failed) { return signIn(failed.status === 401 ? "" : failed.message); }
+  try { me = await get("~/me"); } catch (failed) { return signIn(failed.status === 401 ? "" : failed.message); }
   setNow(me.now);
   frame();
   await show();
@@ -173,14 +174,14 @@ async function useCode() {
   const code = new URLSearchParams(location.hash.slice(1)).get("code");
   if (!code) return "";
   history.replaceState(null, "", location.pathname);
-  try { await post("/sign-in", { code }); return ""; } catch (failed) { return failed.status === 403 ? t("This link was used already, or is too old.") : failed.message; }
+  try { await post("~/sign-in", { code }); return ""; } catch (failed) { return failed.status === 403 ? t("This link was used already, or is too old.") : failed.message; }
 }
 
 theme();
 await loadLanguage();
 async function begin() {
   const problem = await useCode();
-  if (problem) { try { await get("/me"); await start(); toast(problem, "bad"); } catch { await signIn(problem); } } else await start();
+  if (problem) { try { await get("~/me"); await start(); toast(problem, "bad"); } catch { await signIn(problem); } } else await start();
 }
 addEventListener("hashchange", () => { if (location.hash.startsWith("#code=")) begin(); });
 await begin();

@@ -1,4 +1,4 @@
-// Elements, and text that cannot be anything but text. Nothing here or elsewhere parses HTML.
+// Elements and text. Nothing here parses HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -25,8 +25,7 @@ export function add(node, children) {
 export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
 export const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 
-// News are drawn over what is there: whoever is on a control with the keyboard stays on it, as long
-// as there is one that says the same in the row of the same thing.
+// A redraw keeps the keyboard's focus on the control of the same name in the same row.
 const FOCUSABLE = "a[href],button,input,select,textarea,summary,[tabindex]";
 const nameOf = (one) => JSON.stringify([one.closest("tr")?.cells[0].textContent, one.closest("[data-call]")?.dataset.call, one.tagName, one.getAttribute("href"), one.getAttribute("aria-label"), one.firstChild?.textContent]);
 
@@ -38,8 +37,7 @@ export function put(node, ...children) {
   return node;
 }
 
-// What a stranger wrote, made harmless to the eye: escape sequences of terminals go, other control
-// characters and those that turn the direction of writing are shown by name.
+// Foreign text made harmless: without escape sequences, control and direction characters by name.
 const ANSI = /\u001b(?:\[[0-9;:?<=>]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\^_])/g;
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
 

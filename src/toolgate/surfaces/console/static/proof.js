@@ -1,4 +1,4 @@
-// Checks a proof file here, in the browser: the server could say anything of itself.
+// Checks a proof in the browser: the server is not trusted.
 // RFC 9162 2.1.3.2 for the path, Ed25519 over the checkpoint's note where the browser knows it.
 
 const bytesOf = (text) => new TextEncoder().encode(text);

@@ -136,6 +136,11 @@ export function table(columns, rows, { label = "", onRow = null } = {}) {
   return h("div", { class: "table-box" }, h("table", { "aria-label": label || null }, head, body));
 }
 
+// Pages of a list: `trail` holds the cursors of the newer ones.
+export const pager = (query, trail, next, load) => h("div", { class: "pager" },
+  trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null,
+  next ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = next; return load(); }, { tone: "quiet" }) : null);
+
 export const link = (path, ...content) => h("a", { href: path }, content);
 
 export function button(words, act, { tone = "", key = "", small = false, type = "button" } = {}) {

@@ -39,7 +39,7 @@ export async function show(context) {
     one.busy = true;
     one.hasFocus = one.node.contains(document.activeElement); // a button loses it while it is at work
     try {
-      await post(`/approvals/${encodeURIComponent(id)}/decide`, { approve, reason: one.reason.value });
+      await post(`~/approvals/${encodeURIComponent(id)}/decide`, { approve, reason: one.reason.value });
       toast(approve ? t("Approved: {tool}", { tool: one.tool }) : t("Rejected: {tool}", { tool: one.tool }));
       drop(id);
     } catch (failed) { toast(failed.message, "bad"); if (failed.status === 409 || failed.status === 404) drop(id); } finally { one.busy = false; }
@@ -49,7 +49,7 @@ export async function show(context) {
     const one = cards.get(id);
     if (!one || one.busy) return;
     one.busy = true;
-    try { one.show(await post(`/approvals/${encodeURIComponent(id)}/reveal`, {}), true); } catch (failed) { toast(failed.message, "bad"); } finally { one.busy = false; }
+    try { one.show(await post(`~/approvals/${encodeURIComponent(id)}/reveal`, {}), true); } catch (failed) { toast(failed.message, "bad"); } finally { one.busy = false; }
   };
   const drop = (id) => {
     const ids = [...cards.keys()], at = ids.indexOf(id), hasFocus = cards.get(id)?.hasFocus;
@@ -84,7 +84,7 @@ export async function show(context) {
     return made;
   };
   const load = async () => {
-    const data = await get("/approvals");
+    const data = await get("~/approvals");
     if (!context.isHere()) return;
     setNow(data.now);
     const there = new Set(data.pending.map((one) => one.id));

@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { get } from "../api.js";
 import { t } from "../lang.js";
-import { badge, button, dialog, empty, json, later, link, mono, moment, page, shortId, table } from "../ui.js";
+import { badge, button, dialog, empty, json, link, mono, moment, page, pager, shortId, table } from "../ui.js";
 
 const FIELDS = { action: "Action", deviceId: "Device", runId: "Run" };
 
@@ -13,7 +13,7 @@ export async function show(context) {
   let asked = 0;
   const load = async () => {
     const mine = ++asked;
-    const data = await get("/audit", query);
+    const data = await get("/audit/query", query);
     if (mine !== asked || !context.isHere()) return; // another filter is in force by now
     for (const row of data.items) if (!seen.has(row.action)) { seen.add(row.action); actions.append(h("option", { value: row.action })); }
     put(box, data.items.length ? table([
@@ -21,10 +21,10 @@ export async function show(context) {
       { name: t("Action"), show: (row) => mono(row.action) }, { name: t("Who"), class: "clip", show: (row) => plain(row.actor) },
       { name: t("What"), class: "clip", show: (row) => (row.resourceId ? mono(row.resourceId) : "–") },
       { name: t("Decision"), show: (row) => (row.metadata.decision ? badge(row.metadata.decision) : "–") },
-      { name: t("Run"), show: (row) => (data.runs.includes(row.metadata.runId) ? link(`/console/runs/${row.metadata.runId}`, shortId(row.metadata.runId)) : "–") },
+      { name: t("Run"), show: (row) => (data.agentRuns?.includes(row.metadata.runId) ? link(`/console/runs/${row.metadata.runId}`, shortId(row.metadata.runId)) : "–") },
       { name: "", class: "end", show: (row) => button(t("Details"), () => { const shown = dialog(`${row.action} #${row.id}`, json(row), button(t("Close"), () => shown.close(), { tone: "quiet" })); }, { tone: "quiet", small: true }) },
     ], data.items, { label: t("Audit") }) : empty(t("No rows match."), t("Take a filter away, or widen the time.")),
-    h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null, data.nextCursor ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = data.nextCursor; return load(); }, { tone: "quiet" }) : null));
+    pager(query, trail, data.nextCursor, load));
   };
   const set = (name, value) => { query[name] = value; query.cursor = ""; trail.length = 0; load().catch((failed) => put(box, h("div", { class: "notice bad" }, plain(failed.message)))); };
   const time = (name, words) => h("label", { class: "when" }, words, h("input", { type: "datetime-local", on: { change: (event) => set(name, event.target.value ? new Date(event.target.value).toISOString() : "") } }));
@@ -33,8 +33,6 @@ export async function show(context) {
     h("select", { "aria-label": t("Decision"), on: { change: (event) => set("decision", event.target.value) } }, [["", "Every decision"], ["allow", "Allow"], ["deny", "Deny"]].map(([value, words]) => h("option", { value }, t(words)))),
     time("from", t("From")), time("to", t("Until")));
   await load();
-  const soon = later(() => { if (!query.cursor) load().catch(() => {}); }, 100);
-  context.onTold((told) => told.touched?.includes("audit") && soon());
-  context.onLink((on) => on && soon());
+  context.follow(async () => query.cursor || load(), (told) => told.touched?.includes("audit"));
   return page(t("Audit"), null, filters, actions, box);
 }

@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
-import { get, post, put as send, remove } from "../api.js";
+import { get, post, remove } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, block, button, card, confirm, dialog, empty, field, later, mono, page, setNow, table, tick, toast } from "../ui.js";
+import { ago, badge, block, button, card, confirm, dialog, empty, field, mono, page, table, tick, toast } from "../ui.js";
 
 const RIGHTS = { agent: "Talk to agents", system: "System commands", mcp: "MCP servers", approve: "Approve calls" };
 
@@ -27,39 +27,36 @@ function grant(title, scope, { yes, make, done, isNew = false }) {
   ]);
 }
 
-const pair = (device, scope, done) => grant(t("What may {device} do?", { device: device.id }), scope, { yes: t("Pair"), done, make: async (wanted) => ({ ...await post("/devices/pair", { id: device.id, ...wanted }), words: t("{device} is paired", { device: device.id }) }) });
+const pair = (device, scope, done) => grant(t("What may {device} do?", { device: device.deviceId }), scope, { yes: t("Pair"), done, make: async (scope) => ({ token: (await post("/pairing/approve", { deviceId: device.deviceId, scope })).deviceToken, words: t("{device} is paired", { device: device.deviceId }) }) });
 
-const script = (known, done) => grant(known ? t("Another token for {name}?", { name: known.name }) : t("A token for a script"), known?.scope || { tools: "read" }, { yes: t("Make it"), done, isNew: !known, make: async (wanted, given) => {
+const script = (known, done) => grant(known ? t("Another token for {name}?", { name: known.name }) : t("A token for a script"), known?.scope || { tools: "read" }, { yes: t("Make it"), done, isNew: !known, make: async (scope, given) => {
   const name = known?.name || given;
-  return { ...await send(`/tokens/${encodeURIComponent(name)}`, wanted), words: t("{name} has a token", { name }) };
+  return { ...await post("/tokens", { name, scope }), words: t("{name} has a token", { name }) };
 } });
 
 export async function show(context) {
   const box = h("div", { class: "stack" });
   const load = async () => {
-    const data = await get("/devices");
+    const [{ pending }, { devices }, { items: services }] = await Promise.all([get("/pairing/pending"), get("/status"), get("/tokens")]);
     if (!context.isHere()) return;
-    setNow(data.now);
     const end = (words, title, then, act) => button(words, () => confirm(title, then, words, async () => { await act(); await load(); }), { tone: "danger", small: true });
     put(box,
-      card(t("Waiting to be paired"), data.pending.length ? table([
-        { name: t("Code"), show: (one) => h("span", { class: "code" }, one.code) }, { name: t("Device"), class: "clip", show: (one) => mono(one.id) },
-        { name: t("From"), class: "clip", show: (one) => [h("div", null, plain(one.ip)), h("small", { title: plain(one.user_agent) }, plain(one.user_agent))] }, { name: t("Asked"), class: "num", show: (one) => ago(one.requested_at) },
-        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Pair…"), () => pair(one, { tools: "read" }, load), { small: true }), end(t("Turn away"), t("Turn {device} away?", { device: one.id }), data.devices.some(({ id }) => id === one.id) ? t("A device of this name is paired, and stays so.") : t("It may ask again."), () => post("/devices/turn-down", { id: one.id }))) },
-      ], data.pending, { label: t("Waiting to be paired") }) : empty(t("No device waits."), t("A device that calls the gateway without a token appears here with a code."))),
-      card(t("Paired devices"), data.devices.length ? table([
-        { name: t("Device"), class: "clip", show: (one) => mono(one.id) }, { name: t("May"), show: (one) => scopeOf(one.scope) }, { name: t("Paired"), class: "num", show: (one) => ago(one.paired_at) },
-        { name: t("Last seen"), class: "num", show: (one) => ago(one.last_seen) },
-        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("New token…"), () => pair(one, one.scope, load), { tone: "quiet", small: true }), end(t("Revoke"), t("Shut {device} out?", { device: one.id }), t("Its token stops working at once; its commands that wait are refused, and the runs of its agents cancelled."), () => post("/devices/revoke", { id: one.id }))) },
-      ], data.devices, { label: t("Paired devices") }) : empty(t("No device is paired."), t("One that waits above can be let in with Pair…"))),
-      card([t("Scripts with a token"), button(t("New token for a script…"), () => script(null, load), { small: true, tone: "quiet" })], data.services.length ? table([
-        { name: t("Name"), class: "clip", show: (one) => mono(one.name) }, { name: t("May"), show: (one) => scopeOf(one.scope) }, { name: t("Made"), class: "num", show: (one) => ago(one.made_at) },
+      card(t("Waiting to be paired"), pending.length ? table([
+        { name: t("Code"), show: (one) => h("span", { class: "code" }, one.code) }, { name: t("Device"), class: "clip", show: (one) => mono(one.deviceId) },
+        { name: t("From"), class: "clip", show: (one) => [h("div", null, plain(one.ip)), h("small", { title: plain(one.userAgent) }, plain(one.userAgent))] }, { name: t("Asked"), class: "num", show: (one) => ago(one.requestedAt) },
+        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Pair…"), () => pair(one, { tools: "read" }, load), { small: true }), end(t("Turn away"), t("Turn {device} away?", { device: one.deviceId }), devices.some(({ deviceId }) => deviceId === one.deviceId) ? t("A device of this name is paired, and stays so.") : t("It may ask again."), () => post("/pairing/reject", { deviceId: one.deviceId }))) },
+      ], pending, { label: t("Waiting to be paired") }) : empty(t("No device waits."), t("A device that calls the gateway without a token appears here with a code."))),
+      card(t("Paired devices"), devices.length ? table([
+        { name: t("Device"), class: "clip", show: (one) => mono(one.deviceId) }, { name: t("May"), show: (one) => scopeOf(one.scope) }, { name: t("Paired"), class: "num", show: (one) => ago(one.pairedAt) },
+        { name: t("Last seen"), class: "num", show: (one) => ago(one.lastSeenAt) },
+        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("New token…"), () => pair(one, one.scope, load), { tone: "quiet", small: true }), end(t("Revoke"), t("Shut {device} out?", { device: one.deviceId }), t("Its token stops working at once; its commands that wait are refused, and the runs of its agents cancelled."), () => post("/pairing/revoke", { deviceId: one.deviceId }))) },
+      ], devices, { label: t("Paired devices") }) : empty(t("No device is paired."), t("One that waits above can be let in with Pair…"))),
+      card([t("Scripts with a token"), button(t("New token for a script…"), () => script(null, load), { small: true, tone: "quiet" })], services.length ? table([
+        { name: t("Name"), class: "clip", show: (one) => mono(one.name) }, { name: t("May"), show: (one) => scopeOf(one.scope) }, { name: t("Made"), class: "num", show: (one) => ago(one.madeAt) },
         { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("New token…"), () => script(one, load), { tone: "quiet", small: true }), end(t("End"), t("End the token of {name}?", { name: one.name }), t("It stops working at once; its commands that wait are refused, and the runs of its agents cancelled."), () => remove(`/tokens/${encodeURIComponent(one.name)}`))) },
-      ], data.services, { label: t("Scripts with a token") }) : empty(t("No script has a token."), t("A script sends its token as Authorization: Bearer, and needs no pairing."))));
+      ], services, { label: t("Scripts with a token") }) : empty(t("No script has a token."), t("A script sends its token as Authorization: Bearer, and needs no pairing."))));
   };
   await load();
-  const soon = later(() => load().catch(() => {}));
-  context.onTold((told) => told.touched && soon());
-  context.onLink((on) => on && soon());
+  context.follow(load, (told) => told.touched);
   return page(t("Devices and pairing"), null, box);
 }

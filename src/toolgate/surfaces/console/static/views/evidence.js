@@ -1,20 +1,19 @@
 import { h, plain, put } from "../dom.js";
-import { get, post } from "../api.js";
+import { download, get, post } from "../api.js";
 import { t } from "../lang.js";
-import { badge, block, button, card, dialog, empty, json, later, mono, moment, page, table, toast } from "../ui.js";
+import { badge, block, button, card, dialog, empty, json, mono, moment, page, pager, table, toast } from "../ui.js";
 import { checkProof } from "../proof.js";
 
 const VERDICTS = { deny: "deny", allow: "allow", ask: "ask", PENDING: "PENDING", APPROVED: "APPROVED", REJECTED: "REJECTED", EXPIRED: "EXPIRED" };
 
 async function look(item, key) {
+  const proof = `/evidence/${item.index}/proof`;
   const verdict = h("div", { class: "notice", role: "status" }, t("Checking…"));
   const box = dialog(t("Record {n}", { n: item.index }), [verdict, json(item.record)], [
-    h("a", { class: "button quiet", href: `/console/api/evidence/${item.index}/proof`, download: `toolgate-record-${item.index}.json` }, t("Download the proof")), button(t("Close"), () => box.close(), { tone: "quiet" })]);
+    button(t("Download the proof"), download(proof, `toolgate-record-${item.index}.json`), { tone: "quiet" }), button(t("Close"), () => box.close(), { tone: "quiet" })]);
   try {
-    const answer = await fetch(`/console/api/evidence/${item.index}/proof`, { credentials: "same-origin" });
-    if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
     if (!crypto.subtle) { put(verdict, t("A browser checks nothing on a page that came over plain HTTP from another machine. Download the proof; toolgate evidence verify checks it.")); return; }
-    const found = await checkProof(await answer.json(), key);
+    const found = await checkProof(await get(proof), key);
     verdict.className = "notice good";
     put(verdict, t("Checked in this browser: record {n} is in the signed log of {size}, with {artifacts} artifacts.", { n: found.index, size: found.size, artifacts: found.artifacts }), found.signed ? "" : ` ${t("This browser cannot check the signature itself.")}`);
   } catch (wrong) { verdict.className = "notice bad"; put(verdict, t("It does not fit:"), " ", plain(wrong.message)); }
@@ -40,20 +39,18 @@ export async function show(context) {
       { name: t("About"), class: "clip", show: (one) => mono(one.record.subject) },
       { name: "", class: "end", show: (one) => button(t("Verify"), () => look(one, data.key), { tone: "quiet", small: true }) },
     ], data.items, { label: t("Evidence") }) : (query.subject ? empty(t("There is no record about that."), t("Look for a request's whole id, as it stands under Details of a call.")) : empty(t("No records."), t("Every decision and every result of a tool call becomes one."))),
-    h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.before = trail.pop(); return load(); }, { tone: "quiet" }) : null, data.next !== null ? button(t("Older"), () => { trail.push(query.before || ""); query.before = data.next; return load(); }, { tone: "quiet" }) : null));
+    pager(query, trail, data.nextCursor, load));
   };
   const verify = async () => {
     put(verdict, h("div", { class: "notice" }, t("Checking every record, tile and artifact…")));
     const found = await post("/evidence/verify");
     put(verdict, found.problems.length
       ? h("div", { class: "notice bad", role: "alert" }, h("strong", null, t("{n} things are not as they were recorded:", { n: found.problems.length })), h("ul", null, found.problems.slice(0, 50).map((one) => h("li", null, plain(one)))))
-      : h("div", { class: "notice good" }, t("Verified: {n} records and {m} artifacts are exactly as they were recorded, in {ms} ms.", { n: found.size, m: found.artifacts, ms: found.took_ms })));
+      : h("div", { class: "notice good" }, t("Verified: {n} records and {m} artifacts are exactly as they were recorded, in {ms} ms.", { n: found.size, m: found.artifacts, ms: found.tookMs })));
     if (found.problems.length) toast(t("The log does not fit."), "bad");
   };
   await load();
-  const soon = later(() => { if (!query.before) load().catch(() => {}); }, 150);
-  context.onTold((told) => told.touched?.includes("evidence") && soon());
-  context.onLink((on) => on && soon());
-  const search = h("input", { type: "search", placeholder: t("A request, such as tc_…"), "aria-label": t("Request"), value: query.subject || "", on: { change: (event) => { query.subject = event.target.value.trim(); query.before = ""; trail.length = 0; load().catch((failed) => put(box, h("div", { class: "notice bad" }, plain(failed.message)))); } } });
+  context.follow(async () => query.cursor || load(), (told) => told.touched?.includes("evidence"));
+  const search = h("input", { type: "search", placeholder: t("A request, such as tc_…"), "aria-label": t("Request"), value: query.subject || "", on: { change: (event) => { query.subject = event.target.value.trim(); query.cursor = ""; trail.length = 0; load().catch((failed) => put(box, h("div", { class: "notice bad" }, plain(failed.message)))); } } });
   return page(t("Evidence"), button(t("Verify everything"), verify), verdict, head, h("div", { class: "filters" }, search), box);
 }

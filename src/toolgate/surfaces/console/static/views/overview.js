@@ -1,7 +1,7 @@
 import { h, put, plain } from "../dom.js";
 import { get } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, card, empty, later, link, page, setNow, shortId, table, timer, took } from "../ui.js";
+import { ago, badge, card, empty, link, page, setNow, shortId, table, timer, took } from "../ui.js";
 import { bars, split } from "../charts.js";
 
 const stat = (value, words, tone = "", path = "") => {
@@ -30,27 +30,25 @@ function draw(box, data, context) {
         h("dt", null, t("Policy")), h("dd", null, link("/console/policy", t("{n} rules", { n: data.policy.rules })), " · ", h("code", null, data.policy.version.slice(0, 19))),
         h("dt", null, t("Evidence")), h("dd", null, link("/console/evidence", t("{n} records", { n: data.evidence.size.toLocaleString() })))))),
     card(t("Running now"), running.length ? table([
-      { name: t("Run"), show: (run) => link(`/console/runs/${run.run_id}`, shortId(run.run_id)) },
+      { name: t("Run"), show: (run) => link(`/console/runs/${run.runId}`, shortId(run.runId)) },
       { name: t("State"), show: (run) => badge(run.status) },
-      { name: t("Agent"), show: (run) => plain(run.agent_id) },
+      { name: t("Agent"), show: (run) => plain(run.agentId) },
       { name: t("Message"), class: "clip wide", show: (run) => plain(run.preview) },
-      { name: t("Since"), class: "end num", show: (run) => timer(run.started_at) },
-    ], running, { label: t("Running now"), onRow: (run) => context.go(`/console/runs/${run.run_id}`) }) : empty(t("Nothing runs at the moment."), t("Talk to an agent in the chat, or connect a client."))),
+      { name: t("Since"), class: "end num", show: (run) => timer(run.createdAt) },
+    ], running, { label: t("Running now"), onRow: (run) => context.go(`/console/runs/${run.runId}`) }) : empty(t("Nothing runs at the moment."), t("Talk to an agent in the chat, or connect a client."))),
     data.failures.length ? card(t("Failed lately"), table([
-      { name: t("Run"), show: (run) => link(`/console/runs/${run.run_id}`, shortId(run.run_id)) },
-      { name: t("Agent"), show: (run) => plain(run.agent_id) },
+      { name: t("Run"), show: (run) => link(`/console/runs/${run.runId}`, shortId(run.runId)) },
+      { name: t("Agent"), show: (run) => plain(run.agentId) },
       { name: t("Why"), class: "clip wide", show: (run) => plain(run.message || run.code) },
-      { name: t("When"), class: "end num", show: (run) => ago(run.started_at) },
-    ], data.failures, { label: t("Failed lately"), onRow: (run) => context.go(`/console/runs/${run.run_id}`) })) : null);
+      { name: t("When"), class: "end num", show: (run) => ago(run.createdAt) },
+    ], data.failures, { label: t("Failed lately"), onRow: (run) => context.go(`/console/runs/${run.runId}`) })) : null);
 }
 
 export async function show(context) {
   const box = h("div", { class: "stack" });
-  const refresh = async () => { try { const data = await get("/overview"); if (context.isHere()) draw(box, data, context); } catch { /* the link says so */ } };
-  draw(box, await get("/overview"), context);
-  const soon = later(refresh, 80);
-  context.onTold((told) => { if (told.runs || told.approvals || told.touched?.includes("audit")) soon(); });
-  context.onLink((on) => on && soon());
+  const refresh = async () => { try { const data = await get("~/overview"); if (context.isHere()) draw(box, data, context); } catch { /* the link says so */ } };
+  draw(box, await get("~/overview"), context);
+  context.follow(refresh, (told) => told.runs || told.approvals || told.touched?.includes("audit"), 80);
   const every = setInterval(refresh, 30_000);
   context.onLeave(() => clearInterval(every));
   return page(t("Overview"), null, box);

@@ -9,7 +9,7 @@ export async function show(context) {
   let data = await get("/policy");
   const text = h("textarea", { class: "code-text", rows: 30, spellcheck: "false", "aria-label": t("The policy"), value: data.text });
   const found = h("div", { "aria-live": "polite" });
-  // What is being written outlives the page, and the session that it was begun in.
+  // The draft outlives the page and the session.
   const draft = JSON.parse(sessionStorage.getItem(DRAFT) || "{}");
   const isDraft = draft.text && draft.text !== data.text;
   if (isDraft) text.value = draft.text;
@@ -27,28 +27,28 @@ export async function show(context) {
   const rules = h("div", { class: "rules", tabindex: "0", role: "region", "aria-label": t("Rules in force") });
   const about = h("p", { class: "hint" });
   const draw = () => {
-    put(about, t("{rules} rules, {tests} tests, version {version}", { rules: data.rule_count, tests: data.test_count, version: data.version.slice(0, 19) }));
+    put(about, t("{rules} rules, {tests} tests, version {version}", { rules: data.rules.length, tests: data.testCount, version: data.version.slice(0, 19) }));
     put(rules, table([{ name: t("Rule"), class: "wrap", show: (rule) => [mono(rule.id), h("div", { class: "hint" }, plain(rule.reason))] }, { name: t("Decides"), show: (rule) => badge(rule.effect) }, { name: t("Tools"), class: "wrap", show: (rule) => h("code", null, plain(rule.tools.join(", "))) }], data.rules, { label: t("Rules") }));
   };
   const refused = (problems) => put(found, h("div", { class: "notice bad", role: "alert" }, h("strong", null, t("It cannot become active:")), h("ul", null, problems.map((problem) => h("li", null, plain(problem))))));
   const check = async () => {
     const answer = await post("/policy/check", { text: text.value });
-    if (!answer.ok) { refused(answer.problems); return false; }
-    put(found, h("div", { class: "notice good" }, t("Well formed; {tests} tests pass, {rules} rules.", { tests: answer.test_count, rules: answer.rule_count })));
+    if (answer.problems.length) { refused(answer.problems); return false; }
+    put(found, h("div", { class: "notice good" }, t("Well formed; {tests} tests pass, {rules} rules.", { tests: answer.testCount, rules: answer.ruleCount })));
     return true;
   };
   const simulate = async () => {
     if (!(await check())) return;
-    const { looked_at: seen, changes } = await post("/policy/simulate", { text: text.value });
+    const { checked: seen, changed: changes } = await post("/policy/simulate", { text: text.value, limit: 1000 });
     put(found, h("div", { class: changes.some((one) => one.loosens) ? "notice" : "notice good" }, t("Of the last {seen} calls, {n} would have been decided otherwise; {m} of them more freely.", { seen, n: changes.length, m: changes.filter((one) => one.loosens).length })),
-      changes.length ? table([{ name: t("Tool"), show: (one) => mono(one.tool) }, { name: t("Arguments"), class: "clip", show: (one) => plain(JSON.stringify(one.args)) }, { name: t("Was"), show: (one) => [badge(one.was), " ", mono(one.was_rule)] }, { name: t("Would be"), show: (one) => [badge(one.becomes), " ", mono(one.becomes_rule)] }], changes, { label: t("Changes") }) : null);
+      changes.length ? table([{ name: t("Tool"), show: (one) => mono(one.tool) }, { name: t("Arguments"), class: "clip", show: (one) => plain(JSON.stringify(one.args)) }, { name: t("Was"), show: (one) => [badge(one.was), " ", mono(one.wasRuleId)] }, { name: t("Would be"), show: (one) => [badge(one.wouldBe), " ", mono(one.ruleId)] }], changes, { label: t("Changes") }) : null);
   };
   const activate = async () => {
     if (!(await check())) return;
     confirm(t("Put this policy in force?"), t("It decides every call from now on. What waits for approval was asked under the old one and must be asked again."), t("Activate"), async () => {
       try { await send("/policy", { text: text.value, over }); } catch (failed) {
         if (failed.problems.length) refused(failed.problems);
-        if (failed.status === 409) { data = await get("/policy"); draw(); drawDraft(); }
+        else { data = await get("/policy"); draw(); drawDraft(); }
         throw failed;
       }
       data = await get("/policy");

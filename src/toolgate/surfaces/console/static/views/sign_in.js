@@ -10,7 +10,7 @@ export function show(start, problem) {
   const form = h("form", { on: { submit: async (event) => {
     event.preventDefault();
     submit.disabled = true;
-    try { await post("/sign-in", { token: token.value.trim() }); await start(); } catch (failed) {
+    try { await post("~/sign-in", { token: token.value.trim() }); await start(); } catch (failed) {
       wrong.hidden = false;
       wrong.textContent = failed.status === 403 ? t("That is not the operator's token.") : failed.message;
       submit.disabled = false;

@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { get, put as send, remove } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, button, confirm, dialog, field, later, mono, page, table, tick, toast } from "../ui.js";
+import { ago, badge, button, confirm, dialog, field, mono, page, table, tick, toast } from "../ui.js";
 
 const LOCAL = "target_local_default";
 
@@ -25,7 +25,7 @@ function edit(target, done) {
       const body = { enabled: enabled.checked, config };
       if (!isLocal) Object.assign(body, { tenantId: tenant.value, kind: kind.value, endpoint: endpoint.value, isDefault: standard.checked });
       if (!isLocal && token.value) body.authToken = token.value;
-      await send(`/targets/${encodeURIComponent(id.value)}`, body);
+      await send(`/execution-targets/${encodeURIComponent(id.value)}`, body);
       box.close();
       toast(t("Saved"));
       done();
@@ -36,19 +36,17 @@ function edit(target, done) {
 export async function show(context) {
   const box = h("div");
   const load = async () => {
-    const { items } = await get("/targets");
+    const { items } = await get("/execution-targets");
     if (!context.isHere()) return;
     put(box, table([
       { name: t("Target"), class: "clip", show: (one) => [mono(one.targetId), one.isDefault ? [" ", h("span", { class: "badge good" }, t("default"))] : null] },
       { name: t("Kind"), class: "num", show: (one) => plain(one.kind) }, { name: t("Address"), class: "clip", show: (one) => (one.endpoint ? mono(one.endpoint) : one.kind === "local-host" ? t("this machine") : "–") },
       { name: t("Tenant"), show: (one) => plain(one.tenantId) || t("everyone") }, { name: t("Token"), show: (one) => (one.hasAuthToken ? "••••••" : "–") },
-      { name: t("State"), show: (one) => badge(one.enabled ? "enabled" : "disabled") }, { name: t("Changed"), class: "num", show: (one) => ago(one.updatedAt) },
-      { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Edit…"), () => edit(one, load), { tone: "quiet", small: true }), one.targetId === LOCAL ? null : button(t("Delete"), () => confirm(t("Delete {name}?", { name: one.targetId }), t("Calls that name it will be refused."), t("Delete"), async () => { await remove(`/targets/${encodeURIComponent(one.targetId)}`); await load(); }), { tone: "danger", small: true })) },
+      { name: t("State"), show: (one) => badge(one.enabled ? "enabled" : "disabled") }, { name: t("Changed"), class: "num", show: (one) => ago(Date.parse(one.updatedAt)) },
+      { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Edit…"), () => edit(one, load), { tone: "quiet", small: true }), one.targetId === LOCAL ? null : button(t("Delete"), () => confirm(t("Delete {name}?", { name: one.targetId }), t("Calls that name it will be refused."), t("Delete"), async () => { await remove(`/execution-targets/${encodeURIComponent(one.targetId)}`); await load(); }), { tone: "danger", small: true })) },
     ], items, { label: t("Execution targets") }));
   };
   await load();
-  const soon = later(() => load().catch(() => {}), 150);
-  context.onTold((told) => told.touched?.includes("audit") && soon());
-  context.onLink((on) => on && soon());
+  context.follow(load, (told) => told.touched?.includes("audit"));
   return page(t("Execution targets"), button(t("New target…"), () => edit(null, load)), box);
 }

@@ -2,21 +2,28 @@
 
 The cookie is signed with a key made from the operator's token: it survives a restart, and another
 token ends every session. A session that was ended is remembered until it would have expired.
+
+Browsers send the cookie with requests of other sites' pages too. So a request counts only if it comes
+from our own page: it has a header that a form cannot send, and a change has an Origin that is ours.
 """
 
 import contextlib
 import hmac
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
+from toolgate.access.refusals import Forbidden
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, Refused
 from toolgate.journal.journal import Delete, Journal, Put
 from toolgate.secrets.own_tokens import TokenKind, new_token
 
-COOKIE: Final = "toolgate_console"
+COOKIE: Final = "toolgate_operator"
+MARK: Final = "x-toolgate-console"
+SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 SESSION_MS: Final = 12 * 3600 * 1000
 CODE_MS: Final = 3600 * 1000  # how long a printed link can be used
 MAX_CODES: Final = 32
@@ -27,6 +34,15 @@ _PURPOSE: Final = b"toolgate console session 1"
 
 class TooManyAttempts(Refused):
     """Someone guesses: wait a minute."""
+
+
+def check_own_page(headers: Mapping[str, str], *, changes: bool) -> None:
+    """Raise Forbidden for a request that another site's page may have sent."""
+    origin = headers.get("origin")
+    is_ours = not changes if origin is None else origin.partition("://")[2] == headers.get("host")
+    site = headers.get("sec-fetch-site", "same-origin")
+    if not is_ours or site != "same-origin" or headers.get(MARK) != "1":
+        raise Forbidden("a request with the console's cookie must come from the console's own page")
 
 
 @dataclass(slots=True)
@@ -80,6 +96,10 @@ class SignIn:
         expires, nonce = self._read(cookie)
         return bool(nonce) and expires > self.clock.now_ms() and nonce not in self._ended
 
+    def has_session(self, headers: Mapping[str, str]) -> bool:
+        """True if a request has the cookie of an open session."""
+        return self.is_open(cookie_of(headers))
+
     async def end(self, cookie: str) -> None:
         expires, nonce = self._read(cookie)
         if nonce and nonce not in self._ended:
@@ -105,6 +125,12 @@ class SignIn:
     def _signed(self, content: str) -> str:
         key = hmac.digest(self.operator_token.encode(), _PURPOSE, "sha256")
         return f"{content}.{hmac.new(key, content.encode(), 'sha256').hexdigest()}"
+
+
+def cookie_of(headers: Mapping[str, str]) -> str:
+    """The session's cookie of a request; empty if it has none."""
+    pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
+    return next((value for name, _, value in pairs if name == COOKIE), "")
 
 
 def _hashed(text: str) -> str:

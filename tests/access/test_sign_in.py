@@ -2,9 +2,7 @@
 
 import pytest
 
-from toolgate.core.errors import Refused
-from toolgate.journal.local_bus import LocalBus
-from toolgate.surfaces.console.sign_in import (
+from toolgate.access.sign_in import (
     CODE_MS,
     ENDED,
     FAILURES_A_MINUTE,
@@ -12,6 +10,8 @@ from toolgate.surfaces.console.sign_in import (
     SignIn,
     TooManyAttempts,
 )
+from toolgate.core.errors import Refused
+from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
