@@ -179,6 +179,13 @@ async def test_a_sandboxed_server_reads_no_token_and_one_without_isolation_is_sh
     assert isolation["mcp.open"] == "none"
     assert "isolation" not in next(one for one in listed if one["capabilityId"] == "exec")
     assert "none" in await house.toolgate("capabilities", "list")
+    await house.approve(await house.call("read", to="mcp.open", path=token))
+    records = (await house.ask("GET", "/evidence"))["data"]["items"]
+    ran = [one["record"]["fields"] for one in records if one["record"]["kind"] == "result"]
+    assert [(one["tool"], one["isolation"]) for one in ran] == [
+        ("mcp.open.read", "none"),
+        *[("mcp.prying.read", "sandbox")] * 3,
+    ]
 
 
 async def test_no_server_outlives_a_gateway_that_is_killed(house: House) -> None:

@@ -153,6 +153,14 @@ class McpUpstreams:
         return replace(tool, level=level, definition="" if pin is None else pin.digest)
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        server = self._find(self._split(request.tool)[0])
+        output = await self._run(request)
+        if server is None:
+            return output
+        isolation = "remote" if server.url else server.isolation.value
+        return msgspec.structs.replace(output, isolation=isolation)
+
+    async def _run(self, request: ToolRequest) -> ToolOutput:
         capability_id, action = self._split(request.tool)
         args = dict(request.args)
         meta = args.pop("_meta", None)
