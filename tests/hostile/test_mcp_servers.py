@@ -81,8 +81,9 @@ async def test_no_changed_tool_is_called_or_offered(
         changing.says(WIPE, {**WIPE, "name": "other"})
         await changing.look()
         assert (await changing.call()).ok, "the pinned definition still serves"
+    pinned = len(set(tried) - UNPINNED)
     record_property("rounds", len(tried))
-    record_property("class", ["rug pull", len(tried), len(tried) - len(past)])
+    record_property("class", ["rug pull", pinned, pinned - len(past)])
     assert past == []
 
 
