@@ -1,4 +1,4 @@
-"""The operator's token is printed to a terminal only, once."""
+"""The operator's token is printed to a terminal only, once; the link that signs in too, at each start."""
 
 import asyncio
 import contextlib
@@ -47,8 +47,10 @@ async def test_a_terminal_gets_the_operators_token_at_the_first_start_and_never_
     assert json.loads(ready)["ready"] is True
     assert token not in ready
     assert shown.count(token) == 1
+    assert "#code=tg_code_" in shown
     ready, shown = await start_at_a_terminal(home)
     assert token not in ready + shown
+    assert "#code=tg_code_" in shown
 
 
 @pytest.mark.requirement("002/pairing/operator-token-made")
@@ -61,6 +63,10 @@ async def test_a_pipe_gets_the_path_of_the_operators_token_and_not_the_token(
         log = program.log.read_text()
         assert kept.read_text() not in log + json.dumps(program.urls)
         assert str(kept) in log
+        await program.stop()
+        log = program.log.read_text()
+        assert "#code=" not in log
+        assert "`toolgate console` prints" in log
 
 
 async def test_lines_of_json_hold_no_token_where_they_go_to_a_pipe(tmp_path: Path) -> None:

@@ -27,8 +27,10 @@ async def _serve(start: Callable[[Settings], Awaitable[Installation]], settings:
             line["not_started"] = installation.not_started
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
-        if installation.console_link:
+        if installation.console_link and sys.stderr.isatty():
             tell(settings, f"Console, signed in once by this link: {installation.console_link}")
+        elif installation.console_link:  # a log is no place for what signs the operator in
+            tell(settings, "Console: `toolgate console` prints a link that signs in once")
         await stopped.wait()
     finally:
         await installation.stop()
