@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -12,12 +13,19 @@ import pytest
 from tests.support import selection
 
 PARTS: Final = ("kills", "faults", "hostile", "properties")
+WITH: Final = {"faults": ("kills", "faults")}  # a kill is a fault, too
 VARIABLE: Final = "TOOLGATE_SOAK"  # set by tools/soak.py
 PASSING: Final = re.compile(r"(\d+) passing")  # in Hypothesis's statistics
 
 
 def soaking() -> bool:
     return bool(os.environ.get(VARIABLE))
+
+
+def parts_of(named: Iterable[str]) -> list[str]:
+    """The parts to run for those that are named, each once; all if none is."""
+    wanted = [part for name in named for part in WITH.get(name, (name,))]
+    return [part for part in PARTS if part in wanted] or list(PARTS)
 
 
 def part_of(item: pytest.Item) -> str | None:
