@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from toolgate.access.rate_limits import KEPT_MS, RATES, Bucket, RateLimits
-from toolgate.access.ratelimit import Rate
 from toolgate.access.refusals import RateLimited
 from toolgate.core.errors import Conflict, Unavailable
+from toolgate.core.rates import Rate
 from toolgate.journal.journal import Append, Check, Event, NewEvent, Operation, Row
 from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock

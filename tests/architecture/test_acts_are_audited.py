@@ -41,7 +41,11 @@ TARGET = {
 # Routes of the operator that only read, or that act on what callers have asked for: those leave a
 # record of the call, the command or the run.
 NO_ACTS = {
+    "POST /policy/check",
     "POST /policy/simulate",
+    "POST /evidence/verify",
+    "POST /tasks",
+    "POST /tasks/{runId}/cancel",
     "POST /approvals/{approvalId}/decide",
     "POST /approvals/{approvalId}/reveal",
     "POST /runs/{runId}/cancel",
@@ -49,6 +53,7 @@ NO_ACTS = {
 }
 # In the order in which they can be done.
 GATEWAY: dict[str, tuple[str, Any]] = {
+    "POST /pairing/reject": ("/pairing/reject", {"deviceId": "stranger"}),
     "POST /pairing/approve": ("/pairing/approve", {"deviceId": "laptop"}),
     "POST /pairing/revoke": ("/pairing/revoke", {"deviceId": "laptop"}),
     "POST /tokens": ("/tokens", {"name": "script"}),
@@ -114,7 +119,8 @@ async def test_every_act_of_the_operator_leaves_a_row_at_the_gateway(tmp_path: P
             if method != "get" and not path.startswith("/command/")
         }
         assert acts - NO_ACTS == set(GATEWAY), "say how each new act is done, or why it is none"
-        await here.http.get(gateway + "/status", headers={"X-Device-Id": "laptop"})
+        for device in ("stranger", "laptop"):
+            await here.http.get(gateway + "/status", headers={"X-Device-Id": device})
         for name, (path, body) in GATEWAY.items():
             await here.ask(name.partition(" ")[0], path, body)
         agent = {"agent_id": "butler", "endpoint": "http://127.0.0.1:1/"}

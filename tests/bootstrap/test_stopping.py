@@ -122,7 +122,7 @@ async def listen_to_mcp_of_old(installation: Installation, http: aiohttp.ClientS
 async def listen_to_a_run_that_waits(
     installation: Installation, http: aiohttp.ClientSession
 ) -> Answer:
-    """The events of a run that waits for a device's tool."""
+    """The events of a run that waits for a person to approve a device's tool."""
     orchestrator = installation.urls["orchestrator"]
     tools = f"{orchestrator}/internal/sessions/s1/tools"
     assert (await http.put(tools, json={"tools": ["device.look"]}, headers=INTERNAL)).status == 200
@@ -136,7 +136,7 @@ async def listen_to_a_run_that_waits(
         json=asked,
         headers={"Accept": "text/event-stream", **INTERNAL},
     )
-    await stream.content.readuntil(b"event: tool_request")
+    await stream.content.readuntil(b"event: approval_required")
     return stream
 
 

@@ -255,6 +255,8 @@ def test_every_code_of_the_gateway_has_a_status() -> None:
         "ERR_INVALID_REQUEST": 400,
         "ERR_NOT_IMPLEMENTED": 501,
         "ERR_INTERNAL": 500,
+        "ERR_UPSTREAM": 502,
+        "ERR_UNAVAILABLE": 503,
     }
 
 

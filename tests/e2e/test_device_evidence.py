@@ -6,10 +6,19 @@ from pathlib import Path
 from tests.e2e.harness import Client, running
 from toolgate.evidence.check import ClosedHome
 
+ALLOWS = """\
+version: 1
+name: test
+default: deny
+rules:
+  - {id: all, allow: "*", match: any, reason: For the test}
+"""
+
 
 async def test_what_a_device_answers_is_on_record_like_any_result(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    async with running(home) as program:
+    home, policy = tmp_path / "home", tmp_path / "policy.yaml"
+    policy.write_text(ALLOWS)
+    async with running(home, POLICY_FILE=str(policy)) as program:
         client = await Client.connect(
             program.urls["ingress_ws"], client_meta={"tools": ["browser.look"]}
         )

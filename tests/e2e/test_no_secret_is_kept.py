@@ -30,8 +30,10 @@ FORMS = [
 async def test_secrets_in_messages_arguments_and_results_do_not_reach_the_disk(
     tmp_path: Path,
 ) -> None:
-    home = tmp_path / "home"
-    async with running(home, API_KEY=API_KEY, LOG_LEVEL="debug") as program:
+    home, policy = tmp_path / "home", tmp_path / "policy.yaml"
+    policy.write_text(ASKS.replace('ask: "shell"', 'allow: "*"'))
+    settings = {"API_KEY": API_KEY, "POLICY_FILE": str(policy), "LOG_LEVEL": "debug"}
+    async with running(home, **settings) as program:
         tools = {"tools": ["browser.look"]}
         client = await Client.connect(
             program.urls["ingress_ws"], api_key=API_KEY, client_meta=tools

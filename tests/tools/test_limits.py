@@ -11,9 +11,9 @@ from tests.support.people import by
 from tests.support.pipelines import Rig, open_rig
 from toolgate.access.devices import Scope
 from toolgate.access.rate_limits import RATES, RateLimits
-from toolgate.access.ratelimit import Rate
 from toolgate.core.enums import CommandKind, HealthStatus, Level, Outcome
 from toolgate.core.errors import Conflict, Unavailable
+from toolgate.core.rates import Rate
 from toolgate.core.tools import Caller, CommandScope, ToolRequest
 from toolgate.evidence.audit import TOOL_RUN, AuditQuery
 from toolgate.journal.journal import Check, Event, Operation

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from toolgate.access.ratelimit import Rate, Spent, spend
 from toolgate.access.refusals import RateLimited
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict
+from toolgate.core.rates import Rate, Spent, spend
 from toolgate.journal.journal import Delete, Journal, Operation, Overwrite, Put, Row
 from toolgate.journal.paging import all_rows
 from toolgate.journal.rows import ATTEMPTS

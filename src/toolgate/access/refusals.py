@@ -10,8 +10,8 @@ Conflict
 """
 
 from toolgate.access.devices import Pending
-from toolgate.access.ratelimit import Spent
 from toolgate.core.errors import Conflict, Refused
+from toolgate.core.rates import Spent
 
 
 class AuthRequired(Refused):

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from toolgate.access.ratelimit import Rate
 from toolgate.access.signatures import verify_ed25519
 from toolgate.bootstrap.admission import Admission
 from toolgate.bootstrap.installation import VERSION, Core, Installation, allowed_hosts
 from toolgate.bootstrap.tools import Execution
 from toolgate.commands.planners.mcp import OwnServer
 from toolgate.core.enums import RunStatus
+from toolgate.core.rates import Rate
 from toolgate.core.tools import Caller, ToolRequest
 from toolgate.evidence.check import ClosedHome, LogReport, check_home
 from toolgate.journal.bus import Bus

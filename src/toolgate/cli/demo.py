@@ -84,7 +84,11 @@ async def _instance(
         token = known_token(settings, TokenKind.OPERATOR)
         gateway = f"http://{host_in_url(settings)}:{settings.gateway_port}"
         ws = f"ws://{host_in_url(settings)}:{settings.ws_port}/ws"
-        yield {"ingress_ws": ws}, Operator(gateway, token), client_key(settings, here=True)
+        operator = Operator(gateway, token)
+        await asyncio.to_thread(
+            operator.data, "GET", "/policy"
+        )  # refuses a wrong token, with a hint
+        yield {"ingress_ws": ws}, operator, client_key(settings, here=True)
         return
     with tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home:
         token, key = new_token(TokenKind.OPERATOR), new_token(TokenKind.API_KEY)
@@ -144,7 +148,6 @@ async def _play(settings: Settings, tell: Teller, *, use_running: bool) -> None:
         _instance(settings, use_running=use_running) as (urls, operator, key),
         connect(urls["ingress_ws"], user_id="demo", api_key=key) as session,
     ):
-        await asyncio.to_thread(operator.data, "GET", "/policy")  # a wrong token is told at once
         tell.step("A client connects")
         tell.fact("ingress", urls["ingress_ws"])
         tell.fact("session", session.session_id)

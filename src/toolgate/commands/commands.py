@@ -16,7 +16,6 @@ import msgspec
 
 from toolgate.access.devices import OPERATOR, Identity, Who, kind_of
 from toolgate.access.rate_limits import Bucket, Paid, RateLimits
-from toolgate.access.ratelimit import Rate, Spent
 from toolgate.access.refusals import Forbidden, KeyConflict, RateLimited
 from toolgate.access.registry import Registry
 from toolgate.access.revocations import REASON
@@ -52,6 +51,7 @@ from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind, Level, Outcome
 from toolgate.core.errors import Conflict, Invalid, NotFound, Refused, Unavailable
 from toolgate.core.ids import NewId
+from toolgate.core.rates import Rate, Spent
 from toolgate.core.tools import CommandScope, ToolOutput
 from toolgate.http.traces import trace_id_of
 from toolgate.journal.journal import Delete, Journal, Operation, Row

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from posixpath import normpath
 from typing import Final
 
-from toolgate.access.ratelimit import Rate
 from toolgate.core.enums import HealthStatus, Isolation, Level
 from toolgate.core.errors import Invalid, Misconfigured
+from toolgate.core.rates import Rate
 from toolgate.core.urls import parse_url
 from toolgate.sandbox.egress_hosts import allows
 from toolgate.secrets.redaction import is_sensitive_header, looks_random

@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 import msgspec
 
 from toolgate.access.devices import Identity
-from toolgate.access.ratelimit import Spent
 from toolgate.access.refusals import RateLimited
 from toolgate.access.registry import Registry
 from toolgate.core.enums import ApprovalStatus, CallStatus, Level, Outcome
@@ -24,6 +23,7 @@ from toolgate.core.errors import (
     ToolgateError,
     Unavailable,
 )
+from toolgate.core.rates import Spent
 from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
 from toolgate.journal.journal import Check, Operation
 from toolgate.journal.rows import version_of

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from toolgate.access.devices import Identity
-from toolgate.access.ratelimit import Spent
 from toolgate.core.enums import CallStatus
+from toolgate.core.rates import Spent
 from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
 from toolgate.journal.journal import Operation
 from toolgate.policy.model import Effect

@@ -32,7 +32,7 @@ class TaskClient(Client):
         await super().settle(at)
 
     async def connect(self, at: Installation) -> None:
-        raise NotImplementedError
+        """Open a session, where there is one."""
 
     async def run(self, at: Installation, run_id: str) -> Any:
         raise NotImplementedError

@@ -15,13 +15,13 @@ from tests.support.seal import PlainSeal
 from tests.support.upstreams import FakeUpstreams
 from toolgate.access.authentication import Authenticator
 from toolgate.access.rate_limits import RateLimits
-from toolgate.access.ratelimit import Rate
 from toolgate.access.registry import Registry
 from toolgate.access.sign_in import SignIn
 from toolgate.access.signatures import verify_ed25519
 from toolgate.core.clock import Clock
 from toolgate.core.ids import Owner
 from toolgate.core.random_ids import RandomIds
+from toolgate.core.rates import Rate
 from toolgate.core.system_clock import SystemClock
 from toolgate.evidence.audit import AuditLog, AuditQuery
 from toolgate.http import asgi

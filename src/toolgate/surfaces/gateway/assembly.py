@@ -10,7 +10,6 @@ from toolgate.access.audit import Records as Evidence
 from toolgate.access.authentication import Authenticator
 from toolgate.access.pairing import PAIRINGS, Pairing
 from toolgate.access.rate_limits import RATES, RateLimits
-from toolgate.access.ratelimit import Rate
 from toolgate.access.registry import Registry
 from toolgate.access.revocations import REVOCATIONS
 from toolgate.access.sign_in import SignIn
@@ -25,6 +24,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind, Level
 from toolgate.core.ids import NewId, Owner
+from toolgate.core.rates import Rate
 from toolgate.evidence.audit import AuditLog
 from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Journal, Row

@@ -18,7 +18,6 @@ from starlette.responses import Response
 
 from toolgate.access.audit import Trail
 from toolgate.access.devices import Identity
-from toolgate.access.ratelimit import Rate, spend
 from toolgate.access.refusals import Forbidden
 from toolgate.commands.answers import (
     EXPECTED,
@@ -37,6 +36,7 @@ from toolgate.core.clock import Clock
 from toolgate.core.concurrency import Stopped, unless
 from toolgate.core.enums import CommandKind
 from toolgate.core.errors import Invalid, NotFound, ToolgateError
+from toolgate.core.rates import Rate, spend
 from toolgate.http import asgi
 from toolgate.http.bodies import parse
 from toolgate.http.traces import trace_id_of

@@ -4,11 +4,11 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from toolgate.access.devices import Device, Pending, Scope
-from toolgate.access.ratelimit import Rate
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
 from toolgate.core.enums import Isolation, Level
 from toolgate.core.errors import Invalid
+from toolgate.core.rates import Rate
 from toolgate.runs.records import RunLine
 from toolgate.tools.capabilities import Capability, Mount, Server
 from toolgate.tools.upstream.pins import Pin

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolgate.access.ratelimit import Rate, spend
+from toolgate.core.rates import Rate, spend
 
 
 def test_a_full_burst_and_then_one_per_step() -> None:
