@@ -58,7 +58,7 @@ test: setup system packages  ## Run every test
 test-fast: setup  ## Run the short tests that need no system package
 	$(PYTEST) --fast
 
-soak: setup system packages  ## Run kills, faults, hostile and properties in full (PART=kills: one of them)
+soak: setup system packages  ## Run kills, faults, hostile and properties in full (PART=faults: kills and faults; PART=kills: one of them)
 	$(BIN)/python tools/soak.py $(PART)
 
 check: setup  ## Check types, lint, import rules and generated pages

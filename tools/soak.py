@@ -1,6 +1,6 @@
 """Run the soak: kills, faults, hostile batteries and properties in full, one part after the other.
 
-soak.py [part ...]   the parts that are named, or all of them
+soak.py [part ...]   the parts that are named, or all of them; faults brings the kills along
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.support.soak import PARTS, VARIABLE, Summary
+from tests.support.soak import PARTS, VARIABLE, Summary, parts_of
 
 ROOT = Path(__file__).parents[1]
 PYTEST = (
@@ -91,10 +91,10 @@ def _minutes(seconds: float) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
-    parts = parser.parse_args().parts or list(PARTS)
-    if unknown := [part for part in parts if part not in PARTS]:
+    named = parser.parse_args().parts
+    if unknown := [part for part in named if part not in PARTS]:
         parser.error(f"unknown part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
-    results = []
+    parts, results = parts_of(named), []
     for number, part in enumerate(parts, start=1):
         print(f"\nSoak {number} of {len(parts)}: {part}", flush=True)
         results.append(run_part(part))

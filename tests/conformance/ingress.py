@@ -456,7 +456,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     Requirement(
         id="001/dispatch/bad-line-skipped",
         source="spec ingress.md, Foreign streams",
-        behaviour="A line that is no JSON is skipped.",
+        behaviour="A line that is no JSON is skipped, logged and counted.",
     ),
     Requirement(
         id="001/dispatch/ts-kept",

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -490,21 +491,33 @@ async def test_its_first_event_may_come_late_and_holds_up_no_other_message(tmp_p
 
 @requirement("001/dispatch/immediate-answer", "001/dispatch/bad-line-skipped")
 async def test_an_untyped_first_event_starts_the_run_and_a_bad_line_does_not_end_it(
-    tmp_path: Path,
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     chunks = [b'data: {"run_id": "run_001"}\n\n']
     for chunk in PLAIN[1:]:
         chunks += [b"data: {half a line\n\n", b'data: {"type": "delta"}\n\n', chunk]
+    bad = 2 * (len(PLAIN) - 1)
+
+    async def counted(metrics: str) -> int:
+        async with http.get(metrics) as answer:
+            (line,) = re.findall(r"^\w*events_skipped\w* (\d+)", await answer.text(), re.MULTILINE)
+            return int(line)
+
     async with (
         foreign(sse(*chunks)) as orchestrator,
-        ingress_at(orchestrator.url, tmp_path) as urls,
+        ingress_at(orchestrator.url, tmp_path, LOG_LEVEL="warning") as urls,
+        aiohttp.ClientSession() as http,
     ):
+        metrics = f"{urls['ingress_internal']}/metrics"
+        before = await counted(metrics)
         client = await Client.connect(urls["ingress_ws"])
         await client.invoke("hi", agent="agent_a")
         heard = await client.hear_until("error", "done")
         assert [one["type"] for one in heard] == ["run_started", "delta", "state", "delta", "done"]
         assert {one["run_id"] for one in heard} == {"run_001"}
         await client.close()
+        assert await counted(metrics) - before == bad
+    assert capfd.readouterr().err.count(" event_skipped ") == bad
 
 
 @requirement("001/dispatch/ts-kept")

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import resource
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -440,6 +440,118 @@ async def test_a_cut_at_every_event_boundary_of_a_run_loses_repeats_and_disorder
             assert [json.loads(one) for one in await hear(again, count - boundary)] == whole[
                 boundary:
             ]
+
+
+ASKS = {"tool_request": "tool_call_id", "approval_required": "approval_id"}
+
+
+@dataclass
+class Leaver:
+    """One device that hears a run, answers what it asks for, and can leave after any event."""
+
+    running: Running
+    user: str
+    session: dict[str, Any] = field(default_factory=dict)
+    heard: list[dict[str, Any]] = field(default_factory=list)  # on all connections
+    answers: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)  # by event_id
+
+    async def hear_some(self, most: int) -> None:
+        client = await self.running.connect(user=self.user, client_meta=TOOLS)
+        self.session = {"session_id": client.session_id}
+        await client.invoke("a word or two " + LOOK + PAY, agent="script")
+        for _ in range(most):
+            await self._take(client, await client.hear())
+        client.socket.transport.abort()
+
+    async def hear_rest(self, **hello: int) -> list[dict[str, Any]]:
+        """Come back, and repeat every answer, since it may not have arrived."""
+        client = await self.running.connect(
+            user=self.user, client_meta=TOOLS, **self.session, **hello
+        )
+        assert client.ack["resumed"] is True
+        for kind, members in self.answers.values():
+            await client.say(kind, **members)
+        rest: list[dict[str, Any]] = []
+        while not (rest and rest[-1]["type"] == "done"):
+            message = await client.hear()
+            if "seq" in message:
+                rest.append(message)
+                await self._take(client, message)
+        await client.close()
+        return rest
+
+    async def _take(self, client: Client, event: dict[str, Any]) -> None:
+        self.heard.append(event)
+        if event["type"] not in ASKS or event["event_id"] in self.answers:
+            return
+        name = ASKS[event["type"]]
+        ids = {"run_id": event["run_id"], name: event[name]}
+        if event["type"] == "tool_request":
+            answer: tuple[str, dict[str, Any]] = ("tool_result", {**ids, "ok": True, "result": "x"})
+        else:
+            answer = ("approval_decision", {**ids, "decision": "approve"})
+        self.answers[event["event_id"]] = answer
+        await client.say(answer[0], **answer[1])
+
+
+def critical(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in events if one["type"] != "delta"]
+
+
+@pytest.mark.timeout(120)
+@requirement(
+    "001/resume/cut-anywhere",
+    "001/resume/without-last-seq",
+    "001/resume/text-so-far",
+    "001/m5/short-reconnect",
+)
+@pytest.mark.parametrize("way", ["together", "apart"])
+async def test_who_leaves_after_any_event_hears_each_critical_event_as_the_journal_has_it(
+    tmp_path: Path, way: str
+) -> None:
+    """The run has a client's tools and an approval; they come back with and without `last_seq`."""
+    async with installed(way, tmp_path, RESUME_WINDOW_MS="120000") as running:
+
+        async def leave_after(number: int, *, knows: bool) -> None:
+            leaver = Leaver(running, f"leaver-{number}-{knows}")
+            await leaver.hear_some(number)
+            first, answered = list(leaver.heard), set(leaver.answers)
+            seen = first[-1]["seq"]
+            over = first[-1]["type"] == "done"
+            rest: list[dict[str, Any]] = []
+            if not (knows and over):
+                rest = await leaver.hear_rest(**({"last_seq": seen} if knows else {}))
+            stored = await journal_of(leaver)
+            if knows:
+                assert critical(first + rest) == critical(stored), number
+                assert text(first + rest) == text(stored)
+                return
+            again = [one["event_id"] for one in rest]
+            assert len(again) == len(set(again)), number
+            missing = [one for one in critical(stored) if one not in rest]
+            assert {one["event_id"] for one in missing} <= answered, (number, missing)
+            assert critical(rest) == [one for one in critical(stored) if one not in missing]
+            for one in rest:
+                if one["type"] == "delta":
+                    parts = range(one.get("first_seq", one["seq"]), one["seq"] + 1)
+                    assert one["text"] == text([each for each in stored if each["seq"] in parts])
+
+        def text(events: list[dict[str, Any]]) -> str:
+            return "".join(one["text"] for one in events if one["type"] == "delta")
+
+        async def journal_of(leaver: Leaver) -> list[dict[str, Any]]:
+            client = await running.connect(user=leaver.user, **leaver.session, last_seq=0)
+            stored = await client.hear_until("done")
+            await client.close()
+            return stored
+
+        stays = Leaver(running, "stays")
+        await stays.hear_some(1)
+        await stays.hear_rest(last_seq=1)
+        count = len(stays.heard)
+        assert {one["type"] for one in stays.heard} >= {*ASKS, "run_started", "state", "done"}
+        for number in range(1, count + 1):
+            await asyncio.gather(*(leave_after(number, knows=knows) for knows in (True, False)))
 
 
 @pytest.mark.timeout(120)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import selection
-from tests.support.soak import PARTS, VARIABLE, Summary, SummaryWriter, part_of, rounds_of
+from tests.support.soak import PARTS, VARIABLE, Summary, SummaryWriter, part_of, parts_of, rounds_of
 from tools.soak import Result, classes_table, table
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +39,18 @@ def test_a_marked_test_runs_a_tenth_and_in_a_soak_all(
     assert rounds_of(request.node) == 3
     monkeypatch.setenv(VARIABLE, "1")
     assert rounds_of(request.node) == 30
+
+
+def test_faults_are_the_kills_the_cut_offs_the_crash_images_and_the_disk() -> None:
+    assert parts_of(["faults"]) == ["kills", "faults"]
+    assert parts_of(["kills"]) == ["kills"]
+    assert parts_of([]) == parts_of(PARTS) == list(PARTS)
+    for file in (
+        "tests/e2e/test_ingress_faults.py",
+        "tests/journal/sqlite/test_failing_disk.py",
+        "tests/e2e/test_full_disk.py",
+    ):
+        assert selection.soak_part(file) == "faults"
 
 
 def test_the_table_has_a_row_for_each_part_and_one_for_all() -> None:

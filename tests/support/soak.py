@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,11 +15,18 @@ from tests.support import selection
 PARTS: Final = ("kills", "faults", "hostile", "properties")
 # Set by tools/soak.py. Not TOOLGATE_…, which the command line would take for a setting.
 VARIABLE: Final = "IN_A_SOAK"
+WITH: Final = {"faults": ("kills", "faults")}  # a kill is a fault, too
 PASSING: Final = re.compile(r"(\d+) passing")  # in Hypothesis's statistics
 
 
 def soaking() -> bool:
     return bool(os.environ.get(VARIABLE))
+
+
+def parts_of(named: Iterable[str]) -> list[str]:
+    """The parts to run for those that are named, each once; all if none is."""
+    wanted = [part for name in named for part in WITH.get(name, (name,))]
+    return [part for part in PARTS if part in wanted] or list(PARTS)
 
 
 def part_of(item: pytest.Item) -> str | None:

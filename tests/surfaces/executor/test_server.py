@@ -1,6 +1,7 @@
 """The executor contract on the wire: statuses, bearer, bodies, headers."""
 
 import asyncio
+import functools
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -27,10 +28,14 @@ from toolgate.core.errors import (
     Unavailable,
 )
 from toolgate.core.tools import Caller, ToolOutput, ToolRequest
+from toolgate.evidence import audit
 from toolgate.http import asgi
-from toolgate.surfaces.executor import following
+from toolgate.journal.journal import Append, NewEvent
+from toolgate.surfaces.executor import following, local
 from toolgate.surfaces.executor.errors import CODES
 from toolgate.surfaces.executor.server import ExecutorApi
+from toolgate.testing.clock import FakeClock
+from toolgate.tools import episodes
 from toolgate.tools.outcomes import Pending
 
 TOKEN = "executor-bearer-of-the-tests"
@@ -308,6 +313,33 @@ async def test_a_search_gives_20_unless_told_otherwise_and_at_most_100(door: Doo
     assert len((await door.ask("POST", wire.EPISODES_PATH, {"limit": 1}))[1]["episodes"]) == 1
     for wrong in (0, 101, -1, "5", 1.5):
         assert (await door.ask("POST", wire.EPISODES_PATH, {"limit": wrong}))[0] == 400
+
+
+@pytest.mark.requirement("003/http/episode-stopped-early")
+async def test_a_search_that_stops_early_says_so_and_goes_on_from_there(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await door.ask("POST", wire.RUN_PATH, run("oldest")))[0] == 200
+    assert "complete" not in (await door.ask("POST", wire.EPISODES_PATH, {}))[1]
+    said = {"requestId": "later", "decision": "allow", "result": "ok", "ruleId": ""}
+    row = msgspec.json.encode(audit.StoredRow("t", "w", "a", "tool", "echo", said))
+    later = (NewEvent(audit.TOOL_RUN, row, "run_later"),) * 100
+    clock = door.rig.clock
+    assert isinstance(clock, FakeClock)
+    for _ in range(25):
+        clock.advance(1000)
+        await door.rig.journal.commit(Append(audit.STREAM, later))
+    monkeypatch.setattr(
+        local, "search_episodes", functools.partial(episodes.search_episodes, budget_s=-1)
+    )
+    _, stopped = await door.ask("POST", wire.EPISODES_PATH, {"type": "count"})
+    assert (stopped["episodes"], stopped["complete"]) == ([], False)
+    assert to_iso_ms(0) < stopped["searched_to"] < to_iso_ms(clock.now_ms())
+    monkeypatch.undo()
+    rest = {"type": "count", "until_ts": stopped["searched_to"]}
+    _, found = await door.ask("POST", wire.EPISODES_PATH, rest)
+    assert [one["id"] for one in found["episodes"]] == ["oldest"]
+    assert "complete" not in found
 
 
 async def test_a_search_that_cannot_be_read_is_400(door: Door) -> None:
