@@ -11,7 +11,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 from yarl import URL
 
-from tests.e2e.harness import Client, Program, running
+from tests.e2e.harness import PATIENCE, PROGRAM, Client, Program, running
 from toolgate.browser.chromium import find_chromium
 
 TOKEN = "operator-token-of-the-tests"
@@ -36,11 +36,19 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 async def link_of(program: Program) -> str:
-    """The sign-in link as it stands on stderr."""
-    async with asyncio.timeout(10):
-        while not (found := re.search(r"(http\S+#code=\S+)", program.log.read_text())):
-            await asyncio.sleep(0.02)
-    return found[1]
+    """The sign-in link as `toolgate console` prints it."""
+    port = URL(program.urls["gateway"]).port
+    asking = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        "console",
+        *("--set", f"GATEWAY_PORT={port}", "--set", f"OPERATOR_TOKEN={TOKEN}"),
+        cwd=program.home.parent,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await asyncio.wait_for(asking.communicate(), PATIENCE)
+    found = re.search(r"http\S+#code=\S+", said.decode())
+    assert found, said
+    return found[0]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -470,9 +470,11 @@ class Connection(WSListener):
             return None
         upto = opening.after
         since = parts.clock.now_ms() - parts.hub.resume_window_ms
-        ended = await recall.ended_since(parts.journal, stream, since, upto=upto)
+        ended = await recall.ended_since(parts.journal, stream, since)
+        # A run whose end comes after what is recalled was open then, also if it has ended meanwhile.
+        still_open = [run for run, _ in runs] + [run for run, end in ended.items() if end > upto]
         events = await recall.missed(
-            parts.journal, stream, open_runs=[run for run, _ in runs], ended=ended, upto=upto
+            parts.journal, stream, open_runs=still_open, ended=ended, upto=upto
         )
         if events is None:
             return None

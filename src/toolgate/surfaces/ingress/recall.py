@@ -31,14 +31,14 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-async def ended_since(journal: Journal, stream: str, since: int, *, upto: int) -> list[str]:
-    """The runs of a session that ended at or after a time."""
-    found: list[str] = []
-    async for event in newest_events(journal, stream, before=upto + 1):
+async def ended_since(journal: Journal, stream: str, since: int) -> dict[str, int]:
+    """The runs of a session that ended at or after a time, with the number of their end."""
+    found: dict[str, int] = {}
+    async for event in newest_events(journal, stream):
         if event.at < since:
             break
         if event.type in ENDS and event.subject:
-            found.append(event.subject)
+            found[event.subject] = event.seq
     return found
 
 
