@@ -120,4 +120,6 @@ async def test_kills_on_every_way_in_lose_nothing_and_repeat_nothing(
             await settle(at, clients, checks)
     await hang_up()
     record_property("table", table(rounds, clients, checks.jobs()))
-    assert all(any(one.is_acknowledged for one in client.operations) for client in clients)
+    for client in clients:  # a way in on which nothing succeeds would prove nothing
+        done = [one for one in client.operations if one.is_acknowledged]
+        assert any(one.succeeded for one in done), f"{client.name}: {done[:1]}"

@@ -67,7 +67,11 @@ class Installation:
         servers = folder / "mcp.json"
         policy.write_text(POLICY)
         schedules.write_text(SCHEDULES)
-        till = {"command": sys.executable, "args": ["-SE", str(TILL), str(folder / "till.log")]}
+        till = {
+            "command": sys.executable,
+            "args": ["-SE", str(TILL), str(folder / "till.log")],
+            "isolation": "none",  # it writes to a file of the test
+        }
         servers.write_text(json.dumps({"mcpServers": {"till": till}}))
         settings = {
             "POLICY_FILE": str(policy),
@@ -100,6 +104,8 @@ class Installation:
             "isDefault": True,
         }
         await self.operator("PUT", f"/execution-targets/{RUNNER}", target)
+        looks = {"capabilityId": "mcp.till.look", "scope": "mcp", "level": "read"}
+        await self.operator("POST", "/capabilities/register", looks)
         self.device = {**named, "X-Device-Token": approved["data"]["deviceToken"]}
 
     async def ask(
