@@ -1,4 +1,4 @@
-"""Who asks: from the credential that a request carries to an identity, for every listener.
+"""Authentication for every listener: from the credential in a request to an identity.
 
 The only place where a credential is compared with what is known. What an identity may do is decided by
 the surface's routes, by its scope and by the gate.

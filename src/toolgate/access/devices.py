@@ -136,8 +136,8 @@ class Who(StrEnum):
     AGENT = "agent"
     SERVICE = "service"
     OPERATOR = "operator"
-    EXECUTOR = "executor"  # whoever has EXECUTOR_TOKEN
-    INGRESS = "ingress"  # whoever has the internal token
+    EXECUTOR = "executor"  # a holder of EXECUTOR_TOKEN
+    INGRESS = "ingress"  # a holder of the internal token
 
 
 class Via(StrEnum):
@@ -186,7 +186,7 @@ class Identity:
 
     @property
     def principal(self) -> str:
-        """Who this is, for the records of what a person has decided."""
+        """The name for records of decisions."""
         match self.who:
             case Who.INGRESS:
                 user = self.name.removeprefix(f"{Who.USER}:")

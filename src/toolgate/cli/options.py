@@ -34,7 +34,7 @@ def known_token(settings: table.Settings, kind: TokenKind) -> str:
 
 
 def client_key(settings: table.Settings, *, here: bool) -> str:
-    """What a client says as `api_key`; only a Toolgate that is `here` gets the key in home."""
+    """The `api_key` for a client; the key in the home is sent only to a Toolgate that is `here`."""
     if settings.any_key or (not here and not settings.api_key):
         return ""
     return _set_or_kept(settings, TokenKind.API_KEY)

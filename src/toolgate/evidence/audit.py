@@ -2,7 +2,7 @@
 
 A row's id is its number in the journal's `audit` stream, so that pages stay as they are while new
 rows come. A row is written in the same commit as what it is about: `prepare` gives the operation. The
-journal adds the hash of a transaction's rows to the evidence (`LEAVES`), whoever writes them.
+journal adds the hash of a transaction's rows to the evidence (`LEAVES`), for every writer.
 A row of RUN_ACTIONS is found by its run, any other by its action: most rows are tool calls, which a
 search for all of them finds soon enough among the rest.
 """

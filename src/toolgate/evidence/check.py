@@ -433,7 +433,7 @@ class ClosedHome:
         return self._journal.events(stream)
 
     def installation(self) -> str:
-        """The name that it says it has, whoever wrote it; empty where it has none."""
+        """The installation's name as the journal has it; empty if there is none."""
         return (self._journal.row(COLLECTION, KEY) or b"").decode("ascii", "replace")
 
     def last_position(self) -> int:

@@ -55,7 +55,7 @@ class EvidenceRoutes:
                 "GET",
                 "/evidence/{index}/proof",
                 Access.OPERATOR,
-                "A file that proves one record to whoever has the log's key.",
+                "A file that proves one record to a holder of the log's key.",
                 self._prove,
                 wire.EvidenceProof,
                 statuses=(200, 404),
